@@ -1,0 +1,1 @@
+"""Chunks of prompts become chunks of completions."""

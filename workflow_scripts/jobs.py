@@ -1,0 +1,45 @@
+"""What every job does around its work: die with its run, speak plainly, leave its times."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import orjson
+
+from workflow_scripts import processes
+from workflow_scripts.errors import PlainError
+
+
+def run_job(main: Callable[[], None]) -> None:
+    """Run a job's `main` and exit: 0, or 1 with one plain line, or a traceback if the fault is ours.
+
+    Under a run the process ends at once when the run's Snakemake is dead: files are published atomically and
+    journals append only, so there is nothing to tidy.
+    """
+    run = processes.run_process()
+    if run is not None and run.on_this_host():
+        processes.watch(run, lambda: os._exit(1))
+    try:
+        main()
+    except PlainError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def say(text: str) -> None:
+    """One line of progress for the person at the terminal."""
+    print(text, flush=True)
+
+
+@contextmanager
+def timed(run_folder: Path, stage: str) -> Iterator[None]:
+    """Append `{stage, start, end}` (Unix seconds) to the run's timings.jsonl, for the summary's seconds by stage."""
+    start = time.time()
+    yield
+    line = orjson.dumps({"stage": stage, "start": start, "end": time.time()}, option=orjson.OPT_APPEND_NEWLINE)
+    with (run_folder / "timings.jsonl").open("ab") as file:  # one write below PIPE_BUF: lines of several jobs don't mix
+        file.write(line)

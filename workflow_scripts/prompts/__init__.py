@@ -1,0 +1,1 @@
+"""Shards become one prompt manifest, and the manifest becomes chunks."""

@@ -1,0 +1,1 @@
+"""Finished files become verified objects in S3, created once and never overwritten."""

@@ -1,0 +1,1 @@
+"""Every prompt accounted for."""

@@ -1,0 +1,1 @@
+"""Environments, models, and the supervised servers that chunk jobs lease."""

@@ -1,0 +1,1 @@
+"""Each dataset becomes one normalized shard of prompts."""
