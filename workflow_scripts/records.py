@@ -1,0 +1,143 @@
+"""The records of every file, one place. Plain dicts as read and written, named for the type checker."""
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+# One class a turn, in this precedence.
+TurnClass = Literal["aborted", "tool_call", "cut_in_thinking", "cut_in_answer", "repetition", "empty", "complete"]
+
+
+class ToolFunction(TypedDict):
+    """A call's name and its arguments as a JSON string, as in the OpenAI chat API."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(TypedDict):
+    """One call of a tool by an assistant turn."""
+
+    id: str
+    type: Literal["function"]
+    function: ToolFunction
+
+
+class Message(TypedDict):
+    """One turn of a conversation. Content is text."""
+
+    role: Role
+    content: str
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[ToolCall]]
+    tool_call_id: NotRequired[str]
+    name: NotRequired[str]
+
+
+class Prompt(TypedDict):
+    """A conversation to be answered: a row of results/RUN/prompts/CHUNK.jsonl.zst.
+
+    `prompt_id` and `first_id` are hex sha256; `source_row` counts the source's rows from 0, over all its files.
+    """
+
+    prompt_id: str
+    first_id: str
+    source: str
+    source_id: str
+    source_row: int
+    messages: list[Message]
+    tools: list[dict[str, Any]] | None
+    meta: dict[str, Any]
+
+
+class Usage(TypedDict):
+    """Token counts of a turn."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+Turn = TypedDict(
+    "Turn",
+    {
+        "finish_reason": str,
+        "class": TurnClass,
+        "prompt_token_ids": list[int],  # what the server's template made of the history
+        "response_token_ids": list[int],  # what the model said, the end token included
+        "usage": Usage,
+        "sampling": dict[str, Any],
+        "server": str,
+        "attempts": int,
+        "seconds": float,
+    },
+)
+Turn.__doc__ = "One regenerated assistant turn, token for token as the server saw and said it."
+
+
+class Completion(Prompt):
+    """A prompt answered: a row of results/RUN/completions/CHUNK.jsonl.zst; `messages` with the new turns."""
+
+    sample: int
+    turns: list[Turn]
+
+
+Failure = TypedDict(
+    "Failure",
+    {"prompt_id": str, "sample": int, "source": str, "class": str, "reason": str, "final": bool, "attempts": int},
+)
+Failure.__doc__ = "A prompt that ended without a completion: a row of CHUNK.failures.jsonl.zst."
+
+
+class Reject(TypedDict):
+    """A source's row that is no prompt: a row of rejects.jsonl.zst. `row` counts the file's rows from 0."""
+
+    file: str
+    row: int
+    reason: str
+    excerpt: str
+
+
+class Fingerprint(TypedDict):
+    """What made a completion. `content` decides what may be mixed; `speed` parts may differ and are listed."""
+
+    content: dict[str, Any]
+    speed: list[dict[str, Any]]
+
+
+class FileEntry(TypedDict):
+    """A file of a chunk, by content."""
+
+    bytes: int
+    sha256: str
+    rows: int
+
+
+class Sidecar(TypedDict):
+    """results/RUN/completions/CHUNK.json, the last file of a chunk to be written."""
+
+    chunk: str
+    prompts_sha256: str
+    completions: FileEntry
+    failures: FileEntry
+    prompt_tokens: int
+    output_tokens: int
+    classes: dict[str, int]
+    failure_classes: dict[str, int]
+    fingerprint: Fingerprint
+
+
+class PublishedObject(TypedDict):
+    """One object in the store. `path` is relative to results/RUN; `crc64nvme` is base64, as S3 writes it."""
+
+    path: str
+    key: str
+    bytes: int
+    sha256: str
+    crc64nvme: str
+    rows: int | None
+
+
+class Receipt(TypedDict):
+    """results/RUN/published/HASH/NAME.json: what one publishing job saw verified in the store."""
+
+    objects: list[PublishedObject]

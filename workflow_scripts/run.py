@@ -1,0 +1,100 @@
+"""A run's folder: the path of every file in it, and the config that it runs with."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from workflow_scripts import config
+from workflow_scripts.errors import PlainError
+
+
+@dataclass(frozen=True)
+class Run:
+    """results/RUN. Paths of chunks take the chunk's five digits."""
+
+    folder: Path
+
+    @classmethod
+    def holding(cls, path: Path) -> "Run":
+        """The run whose folder holds `path`: the nearest one above it with a run.yaml."""
+        for folder in path.absolute().parents:
+            if (folder / "run.yaml").is_file():
+                return cls(folder)
+        raise PlainError(f"{path} is in no run's folder: no run.yaml above it. Start runs with `snakemake`")
+
+    @cached_property
+    def config(self) -> config.Config:
+        """The config as run."""
+        path = self.folder / "run.yaml"
+        return config.parse(config.load_yaml(path), str(path))
+
+    @property
+    def name(self) -> str:
+        """RUN: the config's name and the hash of what decides the content."""
+        return self.folder.name
+
+    @property
+    def results(self) -> Path:
+        return self.folder.parent
+
+    @property
+    def lock(self) -> Path:
+        return self.folder / "lock.json"
+
+    @property
+    def manifest(self) -> Path:
+        return self.folder / "manifest.parquet"
+
+    @property
+    def manifest_json(self) -> Path:
+        return self.folder / "manifest.json"
+
+    @property
+    def summary(self) -> Path:
+        return self.folder / "summary.json"
+
+    @property
+    def published_listing(self) -> Path:
+        """What the bucket held of this run at the start: `{"paths": {path: PublishedObject}}`."""
+        return self.folder / "published" / "listing.json"
+
+    def chunks(self) -> list[str]:
+        """The chunks' names, five digits each."""
+        return [f"{number:05d}" for number in range(self.config.chunk_count())]
+
+    def source(self, name: str) -> Path:
+        return self.folder / "sources" / f"{name}.json"
+
+    def prompts(self, chunk: str) -> Path:
+        return self.folder / "prompts" / f"{chunk}.jsonl.zst"
+
+    def completions(self, chunk: str) -> Path:
+        return self.folder / "completions" / f"{chunk}.jsonl.zst"
+
+    def failures(self, chunk: str) -> Path:
+        return self.folder / "completions" / f"{chunk}.failures.jsonl.zst"
+
+    def sidecar(self, chunk: str) -> Path:
+        return self.folder / "completions" / f"{chunk}.json"
+
+    def journal(self, chunk: str) -> Path:
+        return self.folder / "journal" / f"{chunk}.jsonl"
+
+    def chunk_files(self, chunk: str) -> list[Path]:
+        """A chunk's declared files, the sidecar last, as they are written."""
+        return [self.completions(chunk), self.failures(chunk), self.sidecar(chunk)]
+
+    def relative(self, path: Path) -> str:
+        """`path` inside the run, as receipts and keys name it."""
+        return path.absolute().relative_to(self.folder.absolute()).as_posix()
+
+    def server(self, number: int) -> Path:
+        """The folder of server `number`: state, key, locks, logs."""
+        return self.folder / "servers" / str(number)
+
+    @property
+    def store(self) -> Path:
+        """The embedded store's folder, shared by the runs of one results folder."""
+        return self.results / ".store"
+
+
