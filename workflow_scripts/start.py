@@ -1,0 +1,205 @@
+"""What a start of Snakemake does before the first job: the plan at parse time, then the run's lock and records."""
+
+import fcntl
+import getpass
+import math
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+import yaml
+
+from workflow_scripts import files, identity, processes
+from workflow_scripts import config as configs
+from workflow_scripts.config import Config
+from workflow_scripts.errors import PlainError
+from workflow_scripts.run import Run
+from workflow_scripts.serving.launch import default_seats, gpu_count
+
+# Snakemake runs cores + 5 jobs without threads at once; three of them are left for uploads and small jobs.
+WORKERS_BEYOND_CORES = 5
+WORKERS_KEPT_FREE = 3
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run, known before anything is read but the config and the bytes of local files."""
+
+    config: Config
+    run: Run
+    identity: dict[str, Any]
+    sources: dict[str, dict[str, Any]]  # as in lock.json: {NAME: {"shard": "sources/NAME-HASH", "files": [...]}}
+
+
+def plan(values: dict[str, Any], where: str) -> Plan:
+    """The plan of a config. PlainError holds one line per mistake."""
+    config = configs.parse(values, where)
+    hashes = identity.ContentHashes()
+    found, problems = {}, []
+    for name, source in config.sources.items():
+        try:
+            found[name] = identity.source_files(name, source, hashes)
+        except PlainError as error:
+            problems.append(f"{where}: {error}")
+    if problems:
+        raise PlainError("\n".join(problems))
+    what = identity.run_identity(config, found, hashes)
+    hashes.save()
+    run = Run(Path(config.results) / identity.run_name(what))
+    sources = {
+        name: {"shard": f"sources/{identity.shard_name(name, config.sources[name], listed)}", "files": listed}
+        for name, listed in found.items()
+    }
+    return Plan(config, run, what, sources)
+
+
+def lease_count(config: Config, cores: int | None) -> tuple[int, str | None]:
+    """How many chunk jobs may hold a lease at once, and a line for the user where `cores` cuts it."""
+    wanted = server_count(config) * leases_per_server(config)
+    if cores is None:
+        return wanted, None
+    most = max(1, cores + WORKERS_BEYOND_CORES - WORKERS_KEPT_FREE)
+    if wanted <= most:
+        return wanted, None
+    needed = wanted - WORKERS_BEYOND_CORES + WORKERS_KEPT_FREE
+    return most, (
+        f"{most} of {wanted} leases: Snakemake has no more workers at --cores {cores}; "
+        f"--cores {needed} gives them all (it may exceed the machine's)"
+    )
+
+
+def server_count(config: Config) -> int:
+    """Servers of this run; `auto` without a GPU counts as one."""
+    if config.servers.urls:
+        return len(config.servers.urls)
+    if config.servers.count != "auto":
+        return config.servers.count
+    return max(1, gpu_count() // config.servers.gpus_per_server)
+
+
+def leases_per_server(config: Config) -> int:
+    """As asked, or enough jobs that the chunks behind the front's fill its tail."""
+    if config.servers.leases is not None:
+        return config.servers.leases
+    seats = default_seats(config.servers.engine, config.servers.args)
+    return max(2, math.ceil(4 * seats / mean_chunk_size(config)))
+
+
+def mean_chunk_size(config: Config) -> float:
+    """Prompts in a chunk, as far as the config tells."""
+    if config.chunks.count is None:
+        return config.chunks.size or 500
+    takes = [source.take for source in config.sources.values() if source.take != "all"]
+    wanted = config.prompts.total or (sum(takes) if len(takes) == len(config.sources) else None)
+    return 500 if wanted is None else max(1.0, wanted / config.chunks.count)
+
+
+def announce(plan: Plan, note: str | None, targets: list[str]) -> None:
+    """Print RUN first of all, what an older run of the name differs in, and refuse targets under results/NAME/."""
+    print(f"run {plan.run.name} in {plan.run.folder}", file=sys.stderr)
+    link = plan.run.results / plan.config.name
+    for target in targets:
+        if target.startswith(f"{link}/"):
+            raise PlainError(f"{target} goes through a link, which Snakemake can't; say {target.replace(str(link), str(plan.run.folder), 1)}")
+    for line in [*_older_sibling(plan), *([note] if note else [])]:
+        print(line, file=sys.stderr)
+
+
+def _older_sibling(plan: Plan) -> list[str]:
+    """Where a run of this name has completions under another identity: which keys differ, and what that costs."""
+    if plan.run.lock.exists():
+        return []
+    found = []
+    for folder in plan.run.results.glob(f"{plan.config.name}-*/completions"):
+        other = Run(folder.parent)
+        made = sum(1 for chunk in folder.glob("[0-9][0-9][0-9][0-9][0-9].json"))
+        if made and other.lock.exists():
+            found.append((other.lock.stat().st_mtime, made, other))
+    if not found:
+        return []
+    _, _, other = max(found, key=lambda item: item[0])
+    rows = sum(
+        files.read_json(sidecar)["completions"]["rows"] for sidecar in other.folder.glob("completions/[0-9]*[0-9].json")
+    )
+    keys = ", ".join(differing_keys(files.read_json(other.lock)["identity"], plan.identity)) or "the format"
+    return [
+        f"{other.name} has {rows} completions and differs in: {keys}. They would be made again here; "
+        f"to keep them, set these keys back"
+    ]
+
+
+def differing_keys(old: Any, new: Any, at: str = "") -> list[str]:
+    """The dotted keys in which two identities differ."""
+    if at == "sources":
+        old, new = dict(old), dict(new)
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = [*old, *(key for key in new if key not in old)]
+        return [
+            line
+            for key in keys
+            for line in differing_keys(old.get(key), new.get(key), f"{at}.{key}" if at else key)
+        ]
+    return [] if old == new else [at]
+
+
+class RunLock:
+    """The results folder's lock, held by the Snakemake process while it runs; the kernel drops it on any death."""
+
+    def __init__(self) -> None:
+        self._file: BinaryIO | None = None
+
+    def take(self, results: Path, run: str) -> None:
+        """Hold the lock for the rest of this process. PlainError names the run that holds it."""
+        results.mkdir(parents=True, exist_ok=True)
+        file = (results / ".lock").open("a+b")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise PlainError(f"{results} is in use by {_holder(file.read())}; wait for it or end it") from None
+        file.truncate(0)
+        me = processes.ProcessId.here().to_json() | {"user": getpass.getuser(), "run": run}
+        file.write(orjson.dumps(me))
+        file.flush()
+        self._file = file
+
+
+def _holder(text: bytes) -> str:
+    try:
+        held = orjson.loads(text)
+        return f"another run: {held['run']}, process {held['pid']} of {held['user']} on {held['host']}"
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return "another run"
+
+
+LOCK = RunLock()
+
+
+def begin(plan: Plan, *, keep_incomplete: bool) -> None:
+    """Before the first job: take the lock, write the run's records. Nothing here is a rule's input.
+
+    run.yaml is the config as run; lock.json, written once, binds what was resolved at first use.
+    """
+    if keep_incomplete:
+        raise PlainError("--keep-incomplete makes a file that a crash cut short pass for a finished one; leave it out")
+    run = plan.run
+    LOCK.take(run.results, run.name)
+    text = yaml.safe_dump(plan.config.model_dump(exclude_unset=True), sort_keys=False, allow_unicode=True)
+    files.write_bytes(run.folder / "run.yaml", text.encode())
+    link = run.results / plan.config.name
+    if link.is_symlink() or not link.exists():
+        tmp = link.with_name(f".{link.name}.tmp")
+        tmp.unlink(missing_ok=True)
+        tmp.symlink_to(run.name)
+        os.replace(tmp, link)
+
+
+def write_lock(plan: Plan) -> None:
+    """lock.json, unless it is there (from an earlier start, or fetched from the bucket)."""
+    if not plan.run.lock.exists():
+        files.write_json(
+            plan.run.lock, {"run": plan.run.name, "format": 1, "identity": plan.identity, "sources": plan.sources}
+        )
