@@ -88,9 +88,28 @@ class Run:
         """`path` inside the run, as receipts and keys name it."""
         return path.absolute().relative_to(self.folder.absolute()).as_posix()
 
+    @property
+    def fingerprint(self) -> Path:
+        """The content part that every completion of the run shares."""
+        return self.folder / "fingerprint.json"
+
+    @property
+    def environment_stamp(self) -> Path:
+        """Says which environment the servers run in; a fixed path, so that a new pin redoes nothing."""
+        return self.folder / "setup" / "environment.json"
+
+    @property
+    def model_stamp(self) -> Path:
+        """Says what the target model is: `{"path", "revision", "identity", "vocab_size"}`."""
+        return self.folder / "setup" / "model.json"
+
+    @property
+    def servers(self) -> Path:
+        return self.folder / "servers"
+
     def server(self, number: int) -> Path:
         """The folder of server `number`: state, key, locks, logs."""
-        return self.folder / "servers" / str(number)
+        return self.servers / str(number)
 
     @property
     def store(self) -> Path:

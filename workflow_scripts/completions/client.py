@@ -122,7 +122,9 @@ class Client:
                 if self.endpoint is endpoint:  # the first to notice brings it back, for all
                     self.endpoint = await self.reconnect(endpoint)
             return task
-        if task.attempts < fault.policy.tries and not self.stop.is_set():
+        if task.attempts < fault.policy.tries:
+            if self.stop.is_set():
+                return None  # unanswered, not failed: the next run tries it again
             await asyncio.sleep(backoff_seconds(task.attempts))
             return task
         self.failed(
@@ -132,7 +134,7 @@ class Client:
                 "source": task.prompt["source"],
                 "class": fault.kind,
                 "reason": fault.reason,
-                "final": fault.policy.final and not (self.stop.is_set() and fault.policy.tries > task.attempts),
+                "final": fault.policy.final,
                 "attempts": task.attempts,
             }
         )
