@@ -5,6 +5,7 @@ import getpass
 import math
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,6 +33,38 @@ class Plan:
     run: Run
     identity: dict[str, Any]
     sources: dict[str, dict[str, Any]]  # as in lock.json: {NAME: {"shard": "sources/NAME-HASH", "files": [...]}}
+
+    @property
+    def training_hash(self) -> str:
+        return identity.training_hash(self.config)
+
+    @property
+    def publish_hash(self) -> str:
+        return identity.publish_hash(self.config)
+
+
+def open_plan(values: dict[str, Any], configfiles: Sequence[Path], basedir: str) -> Plan:
+    """The plan of this start of Snakemake; jobs find this project's modules and Python through the environment.
+
+    `--configfile` stands in for config/config.yaml; lone `--config` values are laid over it.
+    """
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    os.environ["PYTHONPATH"] = basedir
+    processes.claim_run_process()
+    where = ", ".join(str(path) for path in configfiles)
+    if not configfiles:
+        default = Path(basedir) / "config" / "config.yaml"
+        where = "config/config.yaml"
+        values = _overlay(configs.load_yaml(default), values)
+    return plan(values, where)
+
+
+def _overlay(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(under)
+    for key, value in over.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _overlay(merged[key], value) if both else value
+    return merged
 
 
 def plan(values: dict[str, Any], where: str) -> Plan:
@@ -195,6 +228,14 @@ def begin(plan: Plan, *, keep_incomplete: bool) -> None:
         tmp.unlink(missing_ok=True)
         tmp.symlink_to(run.name)
         os.replace(tmp, link)
+
+
+def batches(plan: Plan) -> dict[str, list[str]]:
+    """The publishing jobs of the chunks: {batch, four digits: its chunks}; none without a store."""
+    if plan.config.publish.store == "none":
+        return {}
+    count = -(-len(plan.run.chunks()) // BATCH)
+    return {f"{number:04d}": batch_chunks(plan.run, number) for number in range(count)}
 
 
 def write_lock(plan: Plan) -> None:
