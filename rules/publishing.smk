@@ -6,7 +6,7 @@ Out:  RUN/published/HASH/: a receipt a job. start.json first, then the batches, 
 """
 
 PUBLISHED = f"{RUN}/published/{PLAN.publish_hash}"
-BATCHES = start.batches(PLAN)
+BATCHES = PLAN.batches
 
 
 rule publish_start:

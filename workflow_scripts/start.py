@@ -1,28 +1,29 @@
 """What a start of Snakemake does before the first job: the plan at parse time, then the run's lock and records."""
 
-import fcntl
-import getpass
 import math
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-import orjson
 import yaml
 
-from workflow_scripts import files, identity, processes
+from workflow_scripts import files, identity, processes, results_lock
 from workflow_scripts import config as configs
 from workflow_scripts.config import Config
 from workflow_scripts.errors import PlainError
+from workflow_scripts.publishing.batches import batch_chunks, batch_names
+from workflow_scripts.reporting.table import table
 from workflow_scripts.run import Run
 from workflow_scripts.serving.launch import default_seats, gpu_count
 
 # Snakemake runs cores + 5 jobs without threads at once; three of them are left for uploads and small jobs.
 WORKERS_BEYOND_CORES = 5
 WORKERS_KEPT_FREE = 3
+
+HOW_TO_GO_ON = "Not finished. What is done is safe: the same line again goes on from here."
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,13 @@ class Plan:
     run: Run
     identity: dict[str, Any]
     sources: dict[str, dict[str, Any]]  # as in lock.json: {NAME: {"shard": "sources/NAME-HASH", "files": [...]}}
+
+    @property
+    def batches(self) -> dict[str, list[str]]:
+        """The publishing jobs of the chunks, `{batch: its chunks}`; none without a store."""
+        chunks = self.run.chunks()
+        names = batch_names(len(chunks)) if self.config.publish.store != "none" else []
+        return {name: batch_chunks(name, chunks) for name in names}
 
     @property
     def training_hash(self) -> str:
@@ -178,69 +186,37 @@ def differing_keys(old: Any, new: Any, at: str = "") -> list[str]:
     return [] if old == new else [at]
 
 
-class RunLock:
-    """The results folder's lock, held by the Snakemake process while it runs; the kernel drops it on any death."""
-
-    def __init__(self) -> None:
-        self._file: BinaryIO | None = None
-
-    def take(self, results: Path, run: str) -> None:
-        """Hold the lock for the rest of this process. PlainError names the run that holds it."""
-        results.mkdir(parents=True, exist_ok=True)
-        file = (results / ".lock").open("a+b")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            raise PlainError(f"{results} is in use by {_holder(file.read())}; wait for it or end it") from None
-        file.truncate(0)
-        me = processes.ProcessId.here().to_json() | {"user": getpass.getuser(), "run": run}
-        file.write(orjson.dumps(me))
-        file.flush()
-        self._file = file
-
-
-def _holder(text: bytes) -> str:
-    try:
-        held = orjson.loads(text)
-        return f"another run: {held['run']}, process {held['pid']} of {held['user']} on {held['host']}"
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return "another run"
-
-
-LOCK = RunLock()
-
-
 def begin(plan: Plan, *, keep_incomplete: bool) -> None:
-    """Before the first job: take the lock, write the run's records. Nothing here is a rule's input.
+    """Before the first job: take the lock, write the run's records, check the store. No rule has these as input.
 
     run.yaml is the config as run; lock.json, written once, binds what was resolved at first use.
     """
     if keep_incomplete:
         raise PlainError("--keep-incomplete makes a file that a crash cut short pass for a finished one; leave it out")
     run = plan.run
-    LOCK.take(run.results, run.name)
+    results_lock.take(run.results, run.name)
     text = yaml.safe_dump(plan.config.model_dump(exclude_unset=True), sort_keys=False, allow_unicode=True)
     files.write_bytes(run.folder / "run.yaml", text.encode())
-    link = run.results / plan.config.name
+    _link(run.results / plan.config.name, run.name)
+    if plan.config.publish.store != "none":
+        from workflow_scripts.publishing.preflight import preflight  # boto3 takes a second that a plan doesn't need
+
+        preflight(run)
+    if not run.lock.exists():
+        lock = {"run": run.name, "format": 1, "identity": plan.identity, "sources": plan.sources}
+        files.write_json(run.lock, lock)
+
+
+def _link(link: Path, target: str) -> None:
+    """Point results/NAME to the run, for reading; anything else of that name is left alone."""
     if link.is_symlink() or not link.exists():
         tmp = link.with_name(f".{link.name}.tmp")
         tmp.unlink(missing_ok=True)
-        tmp.symlink_to(run.name)
-        os.replace(tmp, link)
+        tmp.symlink_to(target)
+        tmp.replace(link)
 
 
-def batches(plan: Plan) -> dict[str, list[str]]:
-    """The publishing jobs of the chunks: {batch, four digits: its chunks}; none without a store."""
-    if plan.config.publish.store == "none":
-        return {}
-    count = -(-len(plan.run.chunks()) // BATCH)
-    return {f"{number:04d}": batch_chunks(plan.run, number) for number in range(count)}
-
-
-def write_lock(plan: Plan) -> None:
-    """lock.json, unless it is there (from an earlier start, or fetched from the bucket)."""
-    if not plan.run.lock.exists():
-        files.write_json(
-            plan.run.lock, {"run": plan.run.name, "format": 1, "identity": plan.identity, "sources": plan.sources}
-        )
+def end(plan: Plan) -> None:
+    """After the last job: the run's table, if the whole run was made."""
+    if plan.run.summary.exists():
+        print(table(files.read_json(plan.run.summary)), file=sys.stderr)

@@ -1,7 +1,6 @@
 """The run's account: summary.json, and the short table at its end."""
 
 import argparse
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -66,23 +65,6 @@ def _union(spans: list[tuple[float, float]]) -> float:
     return total
 
 
-def table(summary: dict[str, Any]) -> str:
-    """summary.json as a person reads it."""
-    classes = ", ".join(f"{count} {name}" for name, count in summary["classes"].items())
-    failures = ", ".join(f"{count} {name}" for name, count in summary["failure_classes"].items())
-    rate = "" if summary["tokens_per_second"] is None else f" ({summary['tokens_per_second']:,} a second)"
-    rows = [
-        ("prompts", f"{summary['prompts']:,}"),
-        ("completions", f"{summary['completions']:,}  ({classes})" if classes else "0"),
-        ("failures", f"{summary['failures']:,}" + (f"  ({failures})" if failures else "")),
-        ("output tokens", f"{summary['output_tokens']:,}{rate}"),
-        ("training rows", f"{summary['training_rows']:,} with {summary['supervised_tokens']:,} supervised tokens"),
-        ("objects in the store", f"{summary['objects_published']:,}"),
-        ("seconds", ", ".join(f"{stage} {value:,.0f}" for stage, value in summary["seconds"].items())),
-    ]
-    return "\n".join([summary["run"], *(f"  {name:<22}{value}" for name, value in rows)])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Account for every prompt of a run, and write its summary.json.")
     parser.add_argument("summary", type=Path, help="results/RUN/summary.json")
@@ -92,12 +74,6 @@ def main() -> None:
     run = Run.holding(args.summary)
     with timed(run.folder, "reporting"):
         files.write_json(args.summary, summarize(run, args.receipts, args.training))
-
-
-def print_table(run: Run) -> None:
-    """At the end of a run: its table, if it has one."""
-    if run.summary.exists():
-        print(table(files.read_json(run.summary)), file=sys.stderr)
 
 
 if __name__ == "__main__":
