@@ -22,10 +22,11 @@ sys.path.insert(0, workflow.basedir)
 
 from workflow_scripts import start
 from workflow_scripts.errors import PlainError
+from workflow_scripts.serving.capacity import lease_count
 
 try:
     PLAN = start.open_plan(config, workflow.config_settings.configfiles, workflow.basedir)
-    LEASES, NOTE = start.lease_count(PLAN.config, workflow.cores)
+    LEASES, NOTE = lease_count(PLAN.config, workflow.cores)
     start.announce(PLAN, NOTE, sys.argv[1:])
 except PlainError as error:
     sys.exit(str(error))

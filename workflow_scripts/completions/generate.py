@@ -19,9 +19,9 @@ from workflow_scripts.prompts.split import prompts_file
 from workflow_scripts.publishing.restore import restore_chunk
 from workflow_scripts.records import Completion, Failure, Prompt
 from workflow_scripts.run import Run
+from workflow_scripts.serving.capacity import leases_per_server, server_count
 from workflow_scripts.serving.endpoints import Endpoint, connect
 from workflow_scripts.serving.leases import acquire
-from workflow_scripts.start import leases_per_server, server_count
 
 RESTARTS = 3
 
