@@ -37,7 +37,7 @@ MISLEADING_SETTINGS = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_PYTHON", "PI
 
 @dataclass(frozen=True)
 class Recipe:
-    """What to expect of an environment: its size on disk, and the command of its bin folder that shows it works."""
+    """An environment's size on disk (building takes half as much again), and the command that shows that it works."""
 
     megabytes: int
     check: tuple[str, ...]
@@ -126,7 +126,6 @@ def run_pip(command: list[str], log: Path, scratch: Path, lock: BinaryIO, progre
     environ |= {"TMPDIR": str(scratch), "PIP_USER": "0", "PYTHONUNBUFFERED": "1", "PYTHONNOUSERSITE": "1"}
     environ.pop("PYTHONPATH", None)
     with log.open("ab") as output:
-        # The fork is as the docs of preexec_fn want it where no other thread holds locks: ours only wait in the kernel.
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -243,14 +242,14 @@ def _build(env: Environment, lock: BinaryIO) -> None:
     log = log_path(env)
     requirements = requirement_files(env.name)
     wanted = sum(len(pins(path)) for path in requirements)
-    free = shutil.disk_usage(env.folder.parent).free
-    if free < recipe.megabytes * 1_000_000:
+    free, needed = shutil.disk_usage(env.folder.parent).free, recipe.megabytes * 1_500_000
+    if free < needed:
         raise PlainError(
-            f"the {env.name} environment needs about {recipe.megabytes:,} MB in {env.folder.parent}, which has "
+            f"building the {env.name} environment takes about {needed / 1e6:,.0f} MB in {env.folder.parent}, which has "
             f"{free / 1e6:,.0f} MB free. Make room, or set DRAFTMILL_HOME to a folder on another disk"
         )
     say(
-        f"building the {env.name} environment: {wanted} packages, about {recipe.megabytes:,} MB, "
+        f"building the {env.name} environment: {wanted} package{'s'[: wanted != 1]}, about {recipe.megabytes:,} MB, "
         f"in {env.folder} (once; log: {log})"
     )
     shutil.rmtree(env.folder, ignore_errors=True)
