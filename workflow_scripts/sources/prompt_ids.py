@@ -49,7 +49,7 @@ def _hash(messages: list[Message], tools: Tools) -> str:
         if message["role"] == "system":
             system = message["content"]
         elif message["role"] != "assistant":
-            canonical.append({key: message[key] for key in ("role", "content", "name") if key in message})  # type: ignore[literal-required]
+            canonical.append({key: message[key] for key in ("role", "content", "name") if key in message})
         elif canonical and canonical[-1] is not None:
             canonical.append(None)
     if canonical and canonical[-1] is None:

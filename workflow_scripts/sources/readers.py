@@ -32,13 +32,11 @@ def resolve(path_pattern: str) -> list[Path]:
         if not found:
             raise PlainError(f"{path_pattern}: no file in this folder ends in {_endings()}")
         return found
-    # A file whose name holds *, ? or [ is meant as itself.
-    matches = [path] if path.is_file() else sorted(Path(name) for name in set(glob.glob(str(path), recursive=True)))
-    found = [file for file in matches if file.is_file()]
+    # A file whose name holds *, ? or [ is meant as itself. Path.glob would find hidden files too.
+    names = [str(path)] if path.is_file() else glob.glob(str(path), recursive=True)  # noqa: PTH207
+    found = sorted(file for file in {Path(name) for name in names} if file.is_file())
     if not found:
-        raise PlainError(
-            f"{path_pattern}: no such file, and as a pattern it matches none; it is read from {Path.cwd()}"
-        )
+        raise PlainError(f"{path_pattern}: no such file, and no file matches it as a pattern (from {Path.cwd()})")
     for file in found:
         if ending(file) is None:
             raise PlainError(f"{path_pattern}: {file} can't be read; files must end in {_endings()}")

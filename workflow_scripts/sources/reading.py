@@ -113,8 +113,8 @@ class Reading:
         self._check_share()
         if self._unseen:
             raise PlainError(
-                f"source {self._name}: no row has the column {' or '.join(sorted(self._unseen))} that the config names; "
-                f"columns found: {self._found()}"
+                f"source {self._name}: no row has the column {' or '.join(sorted(self._unseen))}, which the config "
+                f"names; columns found: {self._found()}"
             )
 
     def _see(self, columns: list[str] | shapes.Row) -> None:
