@@ -1,0 +1,93 @@
+"""S3 clients: the user's store by boto3's own chain, and the embedded one cut off from every ambient setting."""
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+import boto3
+import botocore.session
+from botocore.config import Config
+from botocore.configprovider import BOTOCORE_DEFAUT_SESSION_VARIABLES, ConstantProvider
+
+from workflow_scripts.config import Publish
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+ATTEMPTS = 10
+"""Tries of one request. botocore's default of 3 gives up after three 503s; ten outlast about a minute."""
+
+EMBEDDED_REGION = "us-east-1"
+
+
+@dataclass(frozen=True)
+class Access:
+    """How to reach the embedded store."""
+
+    endpoint_url: str
+    access_key: str
+    secret_key: str
+
+
+def configured(publish: Publish, attempts: int = ATTEMPTS) -> "S3Client":
+    """A client of the configured store. Credentials, and what the config leaves open, come by boto3's chain."""
+    session = boto3.session.Session()
+
+    def build(addressing: Literal["auto", "path"]) -> "S3Client":
+        return _create_only(
+            session.client(
+                "s3",
+                region_name=publish.region,
+                endpoint_url=publish.endpoint_url,
+                config=_settings(attempts, addressing),
+            )
+        )
+
+    client = build("auto")
+    host = urlsplit(client.meta.endpoint_url).hostname or ""
+    # Only AWS is sure to serve BUCKET.host; the endpoint may also come from the environment or a profile.
+    return client if host.endswith((".amazonaws.com", ".amazonaws.com.cn")) else build("path")
+
+
+def embedded(access: Access, attempts: int = ATTEMPTS) -> "S3Client":
+    """A client of the embedded store; no AWS_ variable, profile, config file or proxy has a say."""
+    inner = botocore.session.Session()
+    store = inner.get_component("config_store")
+    for name, (_, _, default, _) in BOTOCORE_DEFAUT_SESSION_VARIABLES.items():
+        value = os.devnull if name in ("config_file", "credentials_file") else default
+        store.set_config_provider(name, ConstantProvider(value))
+    return _create_only(
+        boto3.session.Session(botocore_session=inner).client(
+            "s3",
+            region_name=EMBEDDED_REGION,
+            endpoint_url=access.endpoint_url,
+            aws_access_key_id=access.access_key,
+            aws_secret_access_key=access.secret_key,
+            config=_settings(attempts, "path", proxies={}),
+        )
+    )
+
+
+def _settings(attempts: int, addressing: Literal["auto", "path"], proxies: dict[str, str] | None = None) -> Config:
+    return Config(
+        s3={"addressing_style": addressing},
+        proxies=proxies,
+        retries={"mode": "standard", "total_max_attempts": attempts},
+        connect_timeout=10,
+        read_timeout=60,
+        tcp_keepalive=True,
+        max_pool_connections=64,
+    )
+
+
+def _create_only(client: "S3Client") -> "S3Client":
+    """Make every write of `client` fail with 412 where an object is; this package has no other client."""
+
+    def add(params: dict[str, Any], **_: Any) -> None:
+        params["IfNoneMatch"] = "*"
+
+    # s3transfer's uploads take no IfNoneMatch, but their requests pass through these events like any other.
+    for operation in ("PutObject", "CompleteMultipartUpload"):
+        client.meta.events.register(f"before-parameter-build.s3.{operation}", add)
+    return client

@@ -1,0 +1,88 @@
+"""What botocore raises, in one plain line: what failed, where, and what to do."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConfigParseError,
+    ConnectionError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    SSLError,
+    SSOError,
+    TokenRetrievalError,
+)
+
+from workflow_scripts.errors import PlainError
+
+_REGION = "the bucket is in another region; set publish.region (or AWS_DEFAULT_REGION) to the bucket's"
+_DENIED = (
+    "the credentials lack a right; publishing needs s3:ListBucket on the bucket, and s3:PutObject, s3:GetObject and "
+    "s3:AbortMultipartUpload below the prefix"
+)
+_EXPIRED = "the credentials have expired; get new ones and run the same line again"
+
+# By S3's error code (docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html). A HEAD has no body, so botocore
+# gives the bare status for it.
+ADVICE = {
+    "NoSuchBucket": "there is no such bucket; create it, or set publish.bucket to one that exists",
+    "404": "there is no such bucket or object",
+    "NoSuchKey": "there is no such object; somebody deleted it",
+    "AccessDenied": _DENIED,
+    "AllAccessDisabled": _DENIED,
+    "403": _DENIED,
+    "InvalidAccessKeyId": "the store does not know this access key; check AWS_ACCESS_KEY_ID or AWS_PROFILE",
+    "SignatureDoesNotMatch": "the secret key is wrong; check AWS_SECRET_ACCESS_KEY or AWS_PROFILE",
+    "RequestTimeTooSkewed": "this machine's clock is off; set it (timedatectl set-ntp true)",
+    "ExpiredToken": _EXPIRED,
+    "InvalidToken": _EXPIRED,
+    "PermanentRedirect": _REGION,
+    "AuthorizationHeaderMalformed": _REGION,
+    "301": _REGION,
+    "SlowDown": "the store is overloaded and stayed so over many tries; run the same line again later",
+    "BadDigest": "other bytes arrived than were sent, in several tries; check the disk and the network",
+}
+
+# Credentials that are configured and can't be had.
+UNREADABLE = (CredentialRetrievalError, TokenRetrievalError, SSOError, ProfileNotFound, ConfigParseError)
+
+
+def code(error: ClientError) -> str:
+    """S3's error code, or the HTTP status of a reply without a body."""
+    return str(error.response.get("Error", {}).get("Code", "unknown"))
+
+
+def explain(error: BotoCoreError | ClientError, where: str) -> str:
+    """One plain line for `error`, met at `where` (an s3:// address with its endpoint)."""
+    if isinstance(error, ClientError):
+        message = " ".join(str(error.response.get("Error", {}).get("Message", "")).split())
+        name = code(error)
+        advice = ADVICE.get(name, message or "see the store's own log")
+        return f"{where}: the store answered {name} to {error.operation_name}: {advice}"
+    if isinstance(error, NoCredentialsError | PartialCredentialsError):
+        return f"{where}: no S3 credentials found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+    if isinstance(error, UNREADABLE):
+        return f"{where}: the S3 credentials can't be read: {_one_line(error)}; check AWS_PROFILE and ~/.aws"
+    if isinstance(error, SSLError):
+        return f"{where}: no safe connection: {_one_line(error)}; check publish.endpoint_url and AWS_CA_BUNDLE"
+    if isinstance(error, HTTPClientError | ConnectionError):
+        return f"{where}: no answer: {_one_line(error)}; check publish.endpoint_url, publish.region and the network"
+    return f"{where}: {_one_line(error)}"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")
+
+
+@contextmanager
+def plain(where: str) -> Iterator[None]:
+    """Turn what botocore raises inside into a PlainError."""
+    try:
+        yield
+    except (BotoCoreError, ClientError) as error:
+        raise PlainError(explain(error, where)) from error
