@@ -94,16 +94,6 @@ class Run:
         return self.folder / "fingerprint.json"
 
     @property
-    def environment_stamp(self) -> Path:
-        """Says which environment the servers run in; a fixed path, so that a new pin redoes nothing."""
-        return self.folder / "setup" / "environment.json"
-
-    @property
-    def model_stamp(self) -> Path:
-        """Says what the target model is: `{"path", "revision", "identity", "vocab_size"}`."""
-        return self.folder / "setup" / "model.json"
-
-    @property
     def servers(self) -> Path:
         return self.folder / "servers"
 

@@ -96,7 +96,7 @@ class Client:
         endpoint = self.endpoint
         started = time.monotonic()
         try:
-            body = request_body(task.prompt, self.sampling, endpoint.model, uuid4().hex)
+            body = request_body(task.prompt, self.sampling, endpoint.granted.served_name, uuid4().hex)
             task.attempts += 1
             reply = await self._post(session, endpoint, body)
             completion = complete(

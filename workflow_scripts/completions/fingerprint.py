@@ -13,7 +13,7 @@ from workflow_scripts.serving.endpoints import Endpoint
 def content(run: Run, endpoint: Endpoint) -> dict[str, Any]:
     """The part that may not differ between two completions of a run."""
     return {
-        "model": files.read_json(run.model_stamp)["identity"],
+        "model": endpoint.model,
         "sampling": run.config.sampling.model_dump(exclude_defaults=True),
         **endpoint.granted.content,
     }
@@ -21,7 +21,7 @@ def content(run: Run, endpoint: Endpoint) -> dict[str, Any]:
 
 def speed(endpoint: Endpoint) -> dict[str, Any]:
     """The part that may differ, and is listed."""
-    return {"server": endpoint.name, **endpoint.granted.speed}
+    return {"server": endpoint.name, "version": endpoint.granted.version, **endpoint.granted.speed}
 
 
 def bind(run: Run, found: dict[str, Any]) -> None:

@@ -3,11 +3,13 @@
 import math
 
 from workflow_scripts.config import Config
-from workflow_scripts.serving.launch import default_seats, gpu_count
+from workflow_scripts.serving.launch import DEFAULTS, gpu_count
 
 # Snakemake runs cores + 5 jobs without threads at once; three of them are left for uploads and small jobs.
 WORKERS_BEYOND_CORES = 5
 WORKERS_KEPT_FREE = 3
+# What a server is taken to grant where nothing says it; what it does grant is known when it runs.
+SEATS_UNTIL_KNOWN = 64
 
 
 def lease_count(config: Config, cores: int | None) -> tuple[int, str | None]:
@@ -38,7 +40,10 @@ def leases_per_server(config: Config) -> int:
     """As asked, or enough jobs that the chunks behind the front's fill its tail."""
     if config.servers.leases is not None:
         return config.servers.leases
-    seats = default_seats(config.servers.engine, config.servers.args)
+    asked = DEFAULTS[config.servers.engine] | config.servers.args
+    seats = asked.get("max-running-requests")
+    if not isinstance(seats, int):
+        seats = SEATS_UNTIL_KNOWN
     return max(2, math.ceil(4 * seats / mean_chunk_size(config)))
 
 

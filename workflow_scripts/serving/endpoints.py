@@ -5,6 +5,7 @@ import secrets
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from workflow_scripts import files
 from workflow_scripts.errors import PlainError
@@ -13,17 +14,21 @@ from workflow_scripts.serving import environment, launch, model, supervisor
 from workflow_scripts.serving.launch import Granted
 
 KEY_VARIABLE = "DRAFTMILL_SERVER_KEY"
+GRACE_SECONDS = 8.0  # SGLang takes 4 to 8 s from SIGTERM to its exit
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A server that answers. `start` counts the starts of a launched server: another number, another process."""
+    """A server that answers. `model` identifies the target model by content, or by name where it is not local.
+
+    `start` counts the starts of a launched server: another number, another process.
+    """
 
     name: str
     url: str
     key: str | None
-    model: str
     granted: Granted
+    model: dict[str, Any]
     folder: Path | None = None
     start: int = 0
 
@@ -43,16 +48,17 @@ def connect(run: Run, number: int) -> Endpoint:
 
     Raises PlainError if it can't be had, or granted a shorter context than the config asks.
     """
-    servers = run.config.servers
-    if servers.urls:
-        url, key = servers.urls[number], os.environ.get(KEY_VARIABLE)
-        endpoint = _endpoint(run, url, key, url, None, 0)
+    config = run.config
+    if config.servers.urls:
+        url, key = config.servers.urls[number], os.environ.get(KEY_VARIABLE)
+        endpoint = Endpoint(url, url, key, launch.granted(url, key), model.identity(config.model))
     else:
         folder = run.server(number)
         state = supervisor.ensure(folder, lambda: _service(run, number))
-        key = (folder / "key").read_text()
-        endpoint = _endpoint(run, state.facts["url"], key, f"server {number}", folder, state.started)
-    asked = servers.args.get("context-length")
+        url, key = state.facts["url"], (folder / "key").read_text()
+        granted = launch.granted(url, key)
+        endpoint = Endpoint(f"server {number}", url, key, granted, state.facts["model"], folder, state.started)
+    asked = config.servers.args.get("context-length")
     if isinstance(asked, int) and endpoint.granted.context_length < asked:
         raise PlainError(
             f"{endpoint.name} granted a context of {endpoint.granted.context_length} tokens, "
@@ -61,36 +67,33 @@ def connect(run: Run, number: int) -> Endpoint:
     return endpoint
 
 
-def _endpoint(run: Run, url: str, key: str | None, name: str, folder: Path | None, start: int) -> Endpoint:
-    granted = launch.granted(url, key)
-    return Endpoint(name, url, key, granted.model, granted, folder, start)
-
-
 def _service(run: Run, number: int) -> supervisor.Service:
-    """What to start as server `number`: environment and model made sure of, a free port, a new key."""
-    config = run.config
-    built = environment.ensure(config.servers.engine)
-    weights = model.ensure(config.model.path, config.model.revision, built.python)
-    folder = run.server(number)
+    """What to start as server `number`: environment and model made sure of, its GPUs, a free port, a new key."""
+    servers = run.config.servers
+    gpus = [] if servers.engine == "sglang-cpu" else launch.gpus_of(
+        number, servers.gpus_per_server, launch.visible_gpus()
+    )
+    built = environment.ensure(servers.engine)
+    weights = model.ensure(run.config.model, built.python)
+    folder = run.server(number).absolute()
     key_file = folder / "key"
     files.write_bytes(key_file, secrets.token_urlsafe(32).encode(), mode=0o600)
     port = _free_port()
     url = f"http://127.0.0.1:{port}"
+    flags = launch.flags(
+        servers.engine, servers.args, weights, run.config.model.path, port, servers.gpus_per_server
+    )
     return supervisor.Service(
         name=f"server {number}",
-        argv=[
-            str(built.python),
-            str(launch.LAUNCHER),
-            *launch.flags(config.servers.engine, config.servers.args, weights, config.model.path, port),
-        ],
-        env=launch.environ(config.servers.engine, key_file, number, config.servers.gpus_per_server),
+        argv=launch.command(built.python, flags),
+        env=launch.environ(servers.engine, key_file, gpus),
         cwd=str(folder),
         ready_url=f"{url}/health",
         ready_status=200,
-        start_timeout=config.servers.start_timeout,
-        grace=8.0,
+        start_timeout=servers.start_timeout,
+        grace=GRACE_SECONDS,
         hold_locks=[str(environment.lock_path(built))],
-        facts={"url": url},
+        facts={"url": url, "model": model.identity(run.config.model, weights)},
     )
 
 

@@ -11,6 +11,7 @@ from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import run_job, say, timed
 from workflow_scripts.run import Run
 from workflow_scripts.sources import NORMALIZER_VERSION
+from workflow_scripts.sources.readers import resolve
 from workflow_scripts.sources.reading import Reading
 from workflow_scripts.sources.shard import PromptsWriter, finished
 
@@ -120,9 +121,21 @@ def ensure_shard(run: Run, name: str) -> Path:
     """The shard folder of a run's source, whole: as it is, or built from the files that lock.json recorded."""
     locked = files.read_json(run.lock)["sources"][name]
     folder: Path = run.results / locked["shard"]
-    sources = [SourceFile(Path(file["path"]), file["bytes"], file["sha256"]) for file in locked["files"]]
-    build_shard(name, run.config.sources[name], sources, folder)
+    if finished(folder) is None:
+        source = run.config.sources[name]
+        build_shard(name, source, _recorded_files(source.path, locked["files"]), folder)
     return folder
+
+
+def _recorded_files(pattern: str, recorded: list[dict[str, Any]]) -> list[SourceFile]:
+    """The files of a source where they are now, as lock.json recorded them: by name, since folders may move."""
+    paths = resolve(pattern)
+    if [path.name for path in paths] != [file["name"] for file in recorded]:
+        raise PlainError(
+            f"{pattern} names other files than when this run began ({len(paths)} now, {len(recorded)} then). Put them "
+            f"back, or run the same line again: with the new files it starts a new run"
+        )
+    return [SourceFile(path, file["bytes"], file["sha256"]) for path, file in zip(paths, recorded, strict=True)]
 
 
 def normalize(path: Path) -> None:
