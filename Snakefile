@@ -69,6 +69,8 @@ include: "rules/reporting.smk"
 rule all:
     """Everything: completions in the store, training shards, the account."""
     default_target: True
+    message:
+        "All is there"
     input:
         rules.completions.input,
         rules.training.input,

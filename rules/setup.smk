@@ -18,7 +18,7 @@ rule environment:
     message:
         "The servers' environment"
     shell:
-        "exec python -m workflow_scripts.serving.environment {output:q} 2> {log:q}"
+        "exec python -m workflow_scripts.serving.setup {output:q} 2> {log:q}"
 
 
 rule model:
@@ -34,4 +34,4 @@ rule model:
     message:
         "The target model"
     shell:
-        "exec python -m workflow_scripts.serving.model {output:q} 2> {log:q}"
+        "exec python -m workflow_scripts.serving.setup {output:q} 2> {log:q}"

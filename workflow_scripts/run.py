@@ -13,6 +13,7 @@ class Run:
     """results/RUN. Paths of chunks take the chunk's five digits."""
 
     folder: Path
+    planned: config.Config | None = None  # at parse time, when there is no run.yaml yet
 
     @classmethod
     def holding(cls, path: Path) -> "Run":
@@ -25,6 +26,8 @@ class Run:
     @cached_property
     def config(self) -> config.Config:
         """The config as run."""
+        if self.planned is not None:
+            return self.planned
         path = self.folder / "run.yaml"
         return config.parse(config.load_yaml(path), str(path))
 

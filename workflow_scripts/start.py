@@ -83,7 +83,7 @@ def plan(values: dict[str, Any], where: str) -> Plan:
         raise PlainError("\n".join(problems))
     what = identity.run_identity(config, found, hashes)
     hashes.save()
-    run = Run(Path(config.results) / identity.run_name(what))
+    run = Run(Path(config.results) / identity.run_name(what), config)
     sources = {
         name: {"shard": f"sources/{identity.shard_name(name, config.sources[name], listed)}", "files": listed}
         for name, listed in found.items()

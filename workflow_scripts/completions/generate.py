@@ -15,7 +15,6 @@ from workflow_scripts.completions.finish import ChunkJournal, expected_keys, fin
 from workflow_scripts.errors import PlainError
 from workflow_scripts.files import Journal, Locked
 from workflow_scripts.jobs import run_job, say, timed
-from workflow_scripts.prompts.split import prompts_file
 from workflow_scripts.publishing.restore import restore_chunk
 from workflow_scripts.records import Completion, Failure, Prompt
 from workflow_scripts.run import Run
@@ -48,6 +47,17 @@ def generate(run: Run, chunk: str) -> None:
         raise PlainError(f"chunk {chunk}: another process writes its journal ({error}); it must end first") from error
     failed = f", {sidecar['failures']['rows']} failed" if sidecar["failures"]["rows"] else ""
     say(f"chunk {chunk}: {sidecar['completions']['rows']} completions, {sidecar['output_tokens']} tokens{failed}")
+
+
+def prompts_file(run: Run, chunk: str) -> Path:
+    """A chunk's prompts file, made again from the manifest if it is gone."""
+    path = run.prompts(chunk)
+    if not path.exists():
+        from workflow_scripts.prompts.split import write_chunks  # polars takes a while to import, and is rarely needed
+
+        say(f"chunk {chunk}: its prompts file is gone; made again from the manifest")
+        write_chunks(run, [chunk])
+    return path
 
 
 def answer(run: Run, chunk: str, journal: ChunkJournal, tasks: list[Task]) -> None:

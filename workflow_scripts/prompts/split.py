@@ -64,15 +64,6 @@ def _prompts(rows: pl.DataFrame) -> Iterator[Prompt]:
         }
 
 
-def prompts_file(run: Run, chunk: str) -> Path:
-    """A chunk's prompts file, made again from the manifest if it is gone."""
-    path = run.prompts(chunk)
-    if not path.exists():
-        say(f"chunk {chunk}: its prompts file is gone; made again from the manifest")
-        write_chunks(run, [chunk])
-    return path
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Split the manifest into chunks of prompts.")
     parser.add_argument("flag", type=Path, help="results/RUN/prompts/split.json, written last: each chunk's sha256")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workflow_scripts import files
+from workflow_scripts import files, identity
 from workflow_scripts.errors import PlainError
 from workflow_scripts.run import Run
 from workflow_scripts.serving import environment, launch, model, supervisor
@@ -51,7 +51,7 @@ def connect(run: Run, number: int) -> Endpoint:
     config = run.config
     if config.servers.urls:
         url, key = config.servers.urls[number], os.environ.get(KEY_VARIABLE)
-        endpoint = Endpoint(url, url, key, launch.granted(url, key), model.identity(config.model))
+        endpoint = Endpoint(url, url, key, launch.granted(url, key), identity.model_identity(config.model.path, config.model.revision, identity.ContentHashes()))
     else:
         folder = run.server(number)
         state = supervisor.ensure(folder, lambda: _service(run, number))
@@ -74,7 +74,7 @@ def _service(run: Run, number: int) -> supervisor.Service:
         number, servers.gpus_per_server, launch.visible_gpus()
     )
     built = environment.ensure(servers.engine)
-    weights = model.ensure(run.config.model, built.python)
+    weights = model.ensure(run.config.model.path, run.config.model.revision, built.python)
     folder = run.server(number).absolute()
     key_file = folder / "key"
     files.write_bytes(key_file, secrets.token_urlsafe(32).encode(), mode=0o600)
@@ -93,7 +93,7 @@ def _service(run: Run, number: int) -> supervisor.Service:
         start_timeout=servers.start_timeout,
         grace=GRACE_SECONDS,
         hold_locks=[str(environment.lock_path(built))],
-        facts={"url": url, "model": model.identity(run.config.model, weights)},
+        facts={"url": url, "model": identity.model_identity(str(weights), None, identity.ContentHashes())},
     )
 
 
