@@ -159,6 +159,7 @@ def main() -> None:
     settings = config(gguf, tied="lm_head.weight" not in weights)
     ids = {key: settings[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)  # it is made private
     write_json(folder / "config.json", settings)
     write_json(folder / "generation_config.json", ids)
     tokenizer(gguf).save(str(folder / "tokenizer.json"))
