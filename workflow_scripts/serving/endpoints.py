@@ -81,7 +81,7 @@ def _service(run: Run, number: int) -> supervisor.Service:
     port = _free_port()
     url = f"http://127.0.0.1:{port}"
     flags = launch.flags(
-        servers.engine, servers.args, weights, run.config.model.path, port, servers.gpus_per_server
+        servers.engine, servers.args, weights, run.config.model.path.rpartition(":")[2], port, servers.gpus_per_server
     )
     return supervisor.Service(
         name=f"server {number}",

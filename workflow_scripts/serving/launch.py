@@ -145,6 +145,8 @@ def command(python: Path, server_flags: Sequence[str]) -> list[str]:
 def environ(engine: str, key_file: Path, gpus: Sequence[str]) -> dict[str, str]:
     """The server's environment variables: ours less every secret, its GPUs, and the 0600 file that holds its key."""
     kept = {name: value for name, value in os.environ.items() if not SECRET_VARIABLE.search(name)}
+    for name in [name for name, value in kept.items() if name.endswith("_NUM_THREADS") and value == "0"]:
+        del kept[name]  # Snakemake sets them to the threads of the chunk job that starts the server: none
     kept.pop("PYTHONPATH", None)
     return kept | {
         ENGINE_VARIABLE: engine,
