@@ -153,8 +153,7 @@ def _from_hub(name: str, revision: str | None) -> Path:
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
         wanted = wanted_files(sizes)
         total = sum(sizes[file] for file in wanted)
-        cached = _cached(name, info.sha)
-        if cached is not None and all((cached / file).exists() for file in wanted):
+        if (cached := _cached(name, info.sha)) is not None:
             return cached
         blobs = Path(constants.HF_HUB_CACHE) / huggingface_hub.file_download.repo_folder_name(
             repo_id=name, repo_type="model"
@@ -172,12 +171,17 @@ def _from_hub(name: str, revision: str | None) -> Path:
 
 
 def _cached(name: str, revision: str | None) -> Path | None:
-    """The snapshot in the hub's cache; None if it isn't there or lacks weights."""
-    try:
-        folder = Path(huggingface_hub.snapshot_download(name, revision=revision, local_files_only=True))
-        return _checked(folder, name)
-    except (errors.LocalEntryNotFoundError, PlainError):
-        return None
+    """The snapshot in the hub's cache; None if it isn't there or lacks a file that a server needs."""
+    kinds = [f"*{ending}" for ending in (".safetensors", *SIDE_FILES)]
+    for others in (["*/*"], ["*/*", "consolidated*"]):  # see wanted_files
+        try:
+            folder = huggingface_hub.snapshot_download(
+                name, revision=revision, allow_patterns=kinds, ignore_patterns=others, local_files_only=True
+            )
+            return _checked(Path(folder), name)
+        except (errors.LocalEntryNotFoundError, PlainError):
+            pass
+    return None
 
 
 def _hub_trouble(name: str, revision: str | None, error: Exception) -> str:
@@ -246,7 +250,7 @@ def _template_hash(folder: Path) -> str | None:
 
 
 def sampled_sha256(path: Path) -> str:
-    """Hex sha256 over 64 evenly spaced blocks of 1 MiB, the file's first and last among them; up to 64 MiB, over all."""
+    """Hex sha256 over 64 evenly spaced blocks of 1 MiB, a file's first and last among them; up to 64 MiB, over all."""
     size = path.stat().st_size
     if size <= BLOCKS * BLOCK:
         return files.sha256_file(path)
