@@ -211,9 +211,7 @@ def is_dead(pid: int) -> bool:
     return not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] == "Z"
 
 
-def test_two_builders_at_once_build_once(
-    start_builder: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
-) -> None:
+def test_two_builders_at_once_build_once(start_builder: Callable[..., subprocess.Popen[bytes]], tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     check = f"import pathlib, time\nwhile not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.05)"
     first = start_builder("first", check)
@@ -261,7 +259,7 @@ def test_nobody_builds_while_a_dead_builders_child_still_writes(
     wait_until(lambda: any("sleep" in Path(f"/proc/{c}/cmdline").read_text() for c in children(builder.pid)))
     (lock,) = files.cache_home().glob("envs/tiny-*.lock")
     (child,) = children(builder.pid)
-    inherited = [os.readlink(path) for path in Path(f"/proc/{child}/fd").iterdir()]
+    inherited = [str(path.readlink()) for path in Path(f"/proc/{child}/fd").iterdir()]
     assert str(lock) in inherited
     builder.send_signal(signal.SIGKILL)
     builder.wait()

@@ -76,7 +76,12 @@ def test_a_server_of_several_gpus_is_tensor_parallel_unless_told(model: Path) ->
 
 @pytest.mark.parametrize(
     ("name", "instead"),
-    [("host", "127.0.0.1 only"), ("port", "free port"), ("model-path", "set model.path"), ("api-key", "key of its own")],
+    [
+        ("host", "127.0.0.1 only"),
+        ("port", "free port"),
+        ("model-path", "set model.path"),
+        ("api-key", "key of its own"),
+    ],
 )
 def test_flags_that_are_ours_are_refused(model: Path, name: str, instead: str) -> None:
     with pytest.raises(PlainError, match=f"servers.args.{name}: .*{instead}"):
