@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import httpx2
 import huggingface_hub
 from huggingface_hub import constants, errors
+from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from workflow_scripts import files
@@ -144,40 +145,51 @@ def wanted_files(names: Iterable[str]) -> list[str]:
 def _from_hub(name: str, revision: str | None) -> Path:
     pinned = revision is not None and COMMIT.fullmatch(revision) is not None
     try:
-        if pinned or constants.HF_HUB_OFFLINE:
-            cached = _cached(name, revision)
-            if cached is not None:
-                return cached
+        if (pinned or constants.HF_HUB_OFFLINE) and (cached := _cached(name, revision)) is not None:
+            return cached
         # The commit is asked for once, and then named: a branch that moves meanwhile would mix two models.
         info = huggingface_hub.HfApi().model_info(name, revision=revision, files_metadata=True)
-        sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
-        wanted = wanted_files(sizes)
-        total = sum(sizes[file] for file in wanted)
-        cached = _cached(name, info.sha)
-        if cached is not None and all((cached / file).exists() for file in wanted):
-            return cached
-        blobs = Path(constants.HF_HUB_CACHE) / huggingface_hub.file_download.repo_folder_name(
-            repo_id=name, repo_type="model"
-        )
-        blobs.mkdir(parents=True, exist_ok=True)
-        installer.check_room(f"downloading {name}", blobs, (total - installer.folder_bytes(blobs)) / 1e6)
-        say(f"downloading {name} at {info.sha}: {len(wanted)} files, {total / 1e9:,.2f} GB, to {blobs}")
-        disable_progress_bars()  # they are for terminals; ours goes to every kind of log
-        with _said_every(30, f"downloading {name}", blobs, total):
-            # Names are taken as patterns there.
-            patterns = [glob.escape(file) for file in wanted]
-            return Path(huggingface_hub.snapshot_download(name, revision=info.sha, allow_patterns=patterns))
+        folder = _cached(name, info.sha) or _download(name, info)
+        if not pinned and info.sha is not None:
+            # What the hub's client notes of a branch, and reads offline (its documented cache format).
+            ref = _cache_of(name) / "refs" / (revision or "main")
+            files.write_bytes(ref, info.sha.encode())
+        return folder
     except (OSError, httpx2.HTTPError, errors.RevisionResolutionError) as error:
         raise PlainError(_hub_trouble(name, revision, error)) from error
 
 
+def _download(name: str, info: huggingface_hub.ModelInfo) -> Path:
+    sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
+    wanted = wanted_files(sizes)
+    total = sum(sizes[file] for file in wanted)
+    cache = _cache_of(name)
+    cache.mkdir(parents=True, exist_ok=True)
+    installer.check_room(f"downloading {name}", cache, (total - installer.folder_bytes(cache)) / 1e6)
+    say(f"downloading {name} at {info.sha}: {len(wanted)} files, {total / 1e9:,.2f} GB, to {cache}")
+    disable_progress_bars()  # they are for terminals; ours goes to every kind of log
+    with _said_every(30, f"downloading {name}", cache, total):
+        # Names are taken as patterns there.
+        patterns = [glob.escape(file) for file in wanted]
+        return Path(huggingface_hub.snapshot_download(name, revision=info.sha, allow_patterns=patterns))
+
+
+def _cache_of(name: str) -> Path:
+    return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model")
+
+
 def _cached(name: str, revision: str | None) -> Path | None:
-    """The snapshot in the hub's cache; None if it isn't there or lacks weights."""
-    try:
-        folder = Path(huggingface_hub.snapshot_download(name, revision=revision, local_files_only=True))
-        return _checked(folder, name)
-    except (errors.LocalEntryNotFoundError, PlainError):
-        return None
+    """The snapshot in the hub's cache; None if it isn't there or lacks a file that a server needs."""
+    kinds = [f"*{ending}" for ending in (".safetensors", *SIDE_FILES)]
+    for others in (["*/*"], ["*/*", "consolidated*"]):  # see wanted_files
+        try:
+            folder = huggingface_hub.snapshot_download(
+                name, revision=revision, allow_patterns=kinds, ignore_patterns=others, local_files_only=True
+            )
+            return _checked(Path(folder), name)
+        except (errors.LocalEntryNotFoundError, PlainError):
+            pass
+    return None
 
 
 def _hub_trouble(name: str, revision: str | None, error: Exception) -> str:
@@ -246,7 +258,7 @@ def _template_hash(folder: Path) -> str | None:
 
 
 def sampled_sha256(path: Path) -> str:
-    """Hex sha256 over 64 evenly spaced blocks of 1 MiB, the file's first and last among them; up to 64 MiB, over all."""
+    """Hex sha256 over 64 evenly spaced blocks of 1 MiB, a file's first and last among them; up to 64 MiB, over all."""
     size = path.stat().st_size
     if size <= BLOCKS * BLOCK:
         return files.sha256_file(path)

@@ -78,7 +78,10 @@ def mask_in_logs(key: str) -> None:
 
     def masked(*args: Any, **kwargs: Any) -> logging.LogRecord:
         record = make(*args, **kwargs)
-        text = record.getMessage()
+        try:
+            text = record.getMessage()
+        except Exception:  # a faulty logging call: logging reports it when it formats the record
+            return record
         if key in text:
             record.msg, record.args = text.replace(key, "[key]"), None
         return record
