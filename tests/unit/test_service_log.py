@@ -43,11 +43,14 @@ def test_exceptions_and_complaints_are_told_and_frames_are_not(tmp_path: Path) -
         "Traceback (most recent call last):\n"
         '  File "error.py", line 1, in failed\n'
         "    raise RuntimeError('fatal error')\n"
+        "KeyError: 'size'\n\n"
+        "During handling of the above exception, another exception occurred:\n\n"
         "torch.cuda.OutOfMemoryError: CUDA out of memory\n"
         "[TP0] Address already in use\n"
         "bye\n",
     )
     assert telling_lines(tmp_path / "log") == [
+        "KeyError: 'size'",
         "torch.cuda.OutOfMemoryError: CUDA out of memory",
         "[TP0] Address already in use",
     ]

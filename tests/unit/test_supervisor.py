@@ -7,7 +7,7 @@ import pytest
 from workflow_scripts import files
 from workflow_scripts.errors import PlainError
 from workflow_scripts.processes import RUN_PROCESS_VARIABLE, ProcessId
-from workflow_scripts.serving import supervisor
+from workflow_scripts.serving import supervisor, supervisor_process
 from workflow_scripts.serving.supervisor import Service, State, is_live, read_state
 
 SERVICE = Service(
@@ -102,3 +102,16 @@ def test_each_run_is_registered_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setenv(RUN_PROCESS_VARIABLE, run)
         supervisor.ensure(tmp_path, lambda: SERVICE)
     assert supervisor.registered_runs(tmp_path) == [here]
+
+
+@pytest.mark.parametrize(
+    "code, reason",
+    [
+        (3, "it exited with 3"),
+        (-15, "it was killed by SIGTERM"),
+        (-9, "it was killed by SIGKILL, perhaps for want of memory"),
+        (-40, "it was killed by signal 40"),
+    ],
+)
+def test_exit_reasons(code: int, reason: str) -> None:
+    assert supervisor_process._exit_reason(code) == reason

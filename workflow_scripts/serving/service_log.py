@@ -25,6 +25,8 @@ COMPLAINT = re.compile(
     r"(?i)^\S.*\b(error|fatal|panic|exception|cannot|can't|could not|not found|no such|out of memory|killed|refused"
     r"|denied|already in use|invalid|unrecognized|failed)\b"
 )
+# What Python prints between the tracebacks of a chain.
+CHAIN = re.compile(r"^(During handling of the above exception|The above exception was the direct cause)")
 
 
 @contextmanager
@@ -56,7 +58,7 @@ def telling_lines(path: Path) -> list[str]:
     if (start := tail.rfind(HEADER)) >= 0:
         tail = tail[start:].partition(b"\n")[2]
     lines = [_visible(line) for line in re.split(r"[\r\n]+", tail.decode(errors="replace"))]
-    lines = [line for line in lines if line.strip()]
+    lines = [line for line in lines if line.strip() and not CHAIN.match(line)]
     telling = [line for line in lines if EXCEPTION.match(line) or COMPLAINT.match(line)]
     # Servers repeat one complaint from each of their processes: once is enough, where it was said last.
     unique = list(dict.fromkeys(reversed(telling or lines)))[:MOST_LINES]

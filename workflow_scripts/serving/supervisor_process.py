@@ -177,6 +177,8 @@ def _answer(url: str) -> tuple[int | None, str]:
 def _exit_reason(code: int) -> str:
     if code >= 0:
         return f"it exited with {code}"
+    if -code not in set(signal.Signals):  # the real-time signals have no names
+        return f"it was killed by signal {-code}"
     hint = ", perhaps for want of memory" if -code == signal.SIGKILL else ""
     return f"it was killed by {signal.Signals(-code).name}{hint}"
 
