@@ -2,7 +2,6 @@
 
 import fcntl
 import hashlib
-import io
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -96,15 +95,26 @@ def write_jsonl_zst(path: Path, rows: Iterable[Any]) -> int:
 
 
 def read_jsonl_zst(path: Path) -> Iterator[Any]:
-    """The rows of a zstd JSON lines file, one at a time."""
+    """The rows of a zstd JSON lines file of ours, one at a time. PlainError names it if it is missing or damaged."""
     try:
-        with path.open("rb") as raw, zstandard.ZstdDecompressor().stream_reader(raw) as stream:
-            for line in io.BufferedReader(stream, 1 << 20):
+        with path.open("rb") as raw:
+            for line in _zstd_lines(raw):
                 yield orjson.loads(line)
     except FileNotFoundError as error:
         raise PlainError(f"{path} is missing") from error
     except (zstandard.ZstdError, orjson.JSONDecodeError) as error:
         raise PlainError(f"{path} is damaged ({error}); delete it and run the same line again") from error
+
+
+def _zstd_lines(raw: BinaryIO) -> Iterator[bytes]:
+    """Lines of one zstd frame. zstandard's own stream reader takes a frame that was cut short for a whole one."""
+    frame = zstandard.ZstdDecompressor().decompressobj()
+    tail = b""
+    while block := raw.read(1 << 17):
+        *lines, tail = (tail + frame.decompress(block)).split(b"\n")
+        yield from lines
+    if not frame.eof or tail:
+        raise zstandard.ZstdError("it was cut short")
 
 
 def sha256_file(path: Path) -> str:

@@ -117,6 +117,7 @@ class Sidecar(TypedDict):
 
     chunk: str
     prompts_sha256: str
+    keys_sha256: str  # of every (prompt_id, sample) in completions and failures together, in manifest order
     completions: FileEntry
     failures: FileEntry
     prompt_tokens: int

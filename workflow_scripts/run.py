@@ -13,6 +13,7 @@ class Run:
     """results/RUN. Paths of chunks take the chunk's five digits."""
 
     folder: Path
+    planned: config.Config | None = None  # at parse time, when there is no run.yaml yet
 
     @classmethod
     def holding(cls, path: Path) -> "Run":
@@ -25,6 +26,8 @@ class Run:
     @cached_property
     def config(self) -> config.Config:
         """The config as run."""
+        if self.planned is not None:
+            return self.planned
         path = self.folder / "run.yaml"
         return config.parse(config.load_yaml(path), str(path))
 
@@ -88,9 +91,18 @@ class Run:
         """`path` inside the run, as receipts and keys name it."""
         return path.absolute().relative_to(self.folder.absolute()).as_posix()
 
+    @property
+    def fingerprint(self) -> Path:
+        """The content part that every completion of the run shares."""
+        return self.folder / "fingerprint.json"
+
+    @property
+    def servers(self) -> Path:
+        return self.folder / "servers"
+
     def server(self, number: int) -> Path:
         """The folder of server `number`: state, key, locks, logs."""
-        return self.folder / "servers" / str(number)
+        return self.servers / str(number)
 
     @property
     def store(self) -> Path:

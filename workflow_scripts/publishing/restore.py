@@ -8,14 +8,13 @@ after they were paid for: so that is said before, by name.
 
 from workflow_scripts import files
 from workflow_scripts.errors import PlainError
-from workflow_scripts.publishing.store import open_store
 from workflow_scripts.records import Sidecar
 from workflow_scripts.run import Run
 
 
 def published_paths(run: Run) -> set[str]:
     """What the bucket held of this run when it started; empty without publishing."""
-    if not run.published_listing.exists():
+    if run.config.publish.store == "none" or not run.published_listing.exists():
         return set()
     return set(files.read_json(run.published_listing)["paths"])
 
@@ -31,6 +30,8 @@ def restore_chunk(run: Run, chunk: str) -> bool:
     there = [path for path in paths if path in published]
     if not there:
         return False
+    from workflow_scripts.publishing.store import open_store  # boto3 takes long to import, and most chunks are not there
+
     store = open_store(run)
     # A listing from before another job, or another machine, published the rest is no half chunk.
     missing = [path for path in paths if path not in published and not store.exists(path)]

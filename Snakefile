@@ -1,0 +1,78 @@
+"""Draftmill: datasets become prompts, prompts become completions, completions become training data.
+
+The path scheme. RUN is the config's name and a hash of everything that decides the content:
+
+    results/sources/SOURCE-HASH/        a source's normalized shard, shared by runs
+    results/RUN/setup/                  stamps: servers' environment, target model
+    results/RUN/sources/SOURCE.json     which shard the run uses
+    results/RUN/manifest.parquet        every prompt, its chunk and place
+    results/RUN/prompts/CHUNK...        chunks of prompts; split.json names them all
+    results/RUN/completions/CHUNK...    chunks of completions, failures, sidecars
+    results/RUN/training/HASH/          token-exact shards; training.json names them
+    results/RUN/published/HASH/         receipts of what is in the store
+    results/RUN/summary.json            the account
+"""
+
+import sys
+
+from snakemake.utils import min_version
+
+min_version("9.27.1")
+sys.path.insert(0, workflow.basedir)
+
+from workflow_scripts import start
+from workflow_scripts.errors import PlainError
+from workflow_scripts.serving.capacity import lease_count
+
+try:
+    PLAN = start.open_plan(config, workflow.config_settings.configfiles, workflow.basedir)
+    LEASES, NOTE = lease_count(PLAN.config, workflow.cores)
+    start.announce(PLAN, NOTE, sys.argv[1:])
+except PlainError as error:
+    sys.exit(str(error))
+
+RUN = str(PLAN.run.folder)
+CHUNKS = PLAN.run.chunks()
+workflow.register_resource("lease", LEASES)
+
+
+onstart:
+    try:
+        start.begin(PLAN, keep_incomplete=workflow.execution_settings.keep_incomplete)
+    except PlainError as error:
+        sys.exit(f"error: {error}")
+
+
+onsuccess:
+    start.end(PLAN)
+
+
+onerror:
+    print(start.HOW_TO_GO_ON, file=sys.stderr)
+
+
+wildcard_constraints:
+    chunk=r"\d{5}",
+    batch=r"\d{4}",
+    source=r"[a-z0-9][a-z0-9_]*",
+
+
+include: "rules/setup.smk"
+include: "rules/sources.smk"
+include: "rules/prompts.smk"
+include: "rules/completions.smk"
+include: "rules/training.smk"
+include: "rules/publishing.smk"
+include: "rules/reporting.smk"
+
+
+rule all:
+    """Everything: completions in the store, training shards, the account."""
+    default_target: True
+    message:
+        "All is there"
+    input:
+        rules.completions.input,
+        rules.training.input,
+        rules.publish.input,
+        f"{RUN}/summary.json",

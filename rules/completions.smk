@@ -1,0 +1,43 @@
+"""Chunks of prompts become chunks of completions.
+
+In:   ancient() stamps and flag: a new pin, another cache folder or a newer manifest redoes no finished chunk.
+Out:  RUN/completions/CHUNK.jsonl.zst, CHUNK.failures.jsonl.zst, and CHUNK.json, the sidecar, written last.
+
+A job leases a server, which is started when the first job needs it; `lease` bounds how many run at once. Jobs wait
+for servers and use next to no CPU, so they count no threads.
+"""
+
+
+rule chunk:
+    """Answer one chunk of prompts, from where its journal ends."""
+    input:
+        ancient(f"{RUN}/prompts/split.json"),
+        ancient(f"{RUN}/setup/environment.json"),
+        ancient(f"{RUN}/setup/model.json"),
+    output:
+        completions=f"{RUN}/completions/{{chunk}}.jsonl.zst",
+        failures=f"{RUN}/completions/{{chunk}}.failures.jsonl.zst",
+        sidecar=f"{RUN}/completions/{{chunk}}.json",
+    log:
+        f"{RUN}/logs/completions/{{chunk}}.log",
+    conda:
+        "../envs/pipeline.yaml"
+    threads: 0
+    priority: lambda wildcards: len(CHUNKS) - int(wildcards.chunk)
+    retries: 2
+    resources:
+        lease=1,
+    message:
+        "Chunk {wildcards.chunk}"
+    shell:
+        "exec python -m workflow_scripts.completions.generate {output.sidecar:q} 2> {log:q}"
+
+
+rule completions:
+    """Target: every chunk of completions."""
+    input:
+        expand(
+            f"{RUN}/completions/{{chunk}}.{{kind}}",
+            chunk=CHUNKS,
+            kind=["jsonl.zst", "failures.jsonl.zst", "json"],
+        ),

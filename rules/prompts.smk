@@ -1,0 +1,45 @@
+"""Shards become the prompt manifest, and the manifest becomes chunks of prompts.
+
+In:   RUN/sources/SOURCE.json of every source.
+Out:  RUN/manifest.parquet, RUN/manifest.json, and RUN/prompts/split.json. The chunks' own files are not declared:
+      one flag keeps planning fast, and a chunk job that finds its file gone makes it again from the manifest.
+"""
+
+
+rule manifest:
+    """Draw the mix, drop duplicates, give every prompt its chunk and place."""
+    input:
+        expand(f"{RUN}/sources/{{source}}.json", source=PLAN.config.sources),
+    output:
+        manifest=f"{RUN}/manifest.parquet",
+        account=f"{RUN}/manifest.json",
+    log:
+        f"{RUN}/logs/manifest.log",
+    conda:
+        "../envs/pipeline.yaml"
+    message:
+        "The prompt manifest"
+    shell:
+        "exec python -m workflow_scripts.prompts.manifest {output.manifest:q} 2> {log:q}"
+
+
+rule split:
+    """Write every chunk of prompts."""
+    input:
+        f"{RUN}/manifest.parquet",
+    output:
+        f"{RUN}/prompts/split.json",
+    log:
+        f"{RUN}/logs/split.log",
+    conda:
+        "../envs/pipeline.yaml"
+    message:
+        "Chunks of prompts"
+    shell:
+        "exec python -m workflow_scripts.prompts.split {output:q} 2> {log:q}"
+
+
+rule prompts:
+    """Target: everything up to the chunks of prompts; no server is needed."""
+    input:
+        f"{RUN}/prompts/split.json",

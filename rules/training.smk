@@ -1,0 +1,29 @@
+"""Completions become token-exact training shards.
+
+In:   every chunk of completions.
+Out:  RUN/training/HASH/training.json, which names the Parquet shards beside it; HASH is of the config's `training`.
+"""
+
+TRAINING = f"{RUN}/training/{PLAN.training_hash}"
+
+
+rule export:
+    """Write input_ids and loss_mask of every turn that is kept."""
+    input:
+        expand(f"{RUN}/completions/{{chunk}}.jsonl.zst", chunk=CHUNKS),
+    output:
+        f"{TRAINING}/training.json",
+    log:
+        f"{RUN}/logs/training.log",
+    conda:
+        "../envs/pipeline.yaml"
+    message:
+        "Training shards"
+    shell:
+        "exec python -m workflow_scripts.training.export {output:q} 2> {log:q}"
+
+
+rule training:
+    """Target: the training shards."""
+    input:
+        f"{TRAINING}/training.json",

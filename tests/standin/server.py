@@ -1,0 +1,168 @@
+"""An aiohttp server with the part of SGLang's API that Draftmill uses.
+
+Answers are a function of the last message, so tests know them; token ids are the UTF-8 bytes, plus 2 as end token.
+Faults are switched on by POST /faults `{"NAME": value}`, while it runs: `status` (every request answers so),
+`next_statuses` (list, one request each), `garbage`, `abort`, `wrong_id` (that many replies each), `delay` (seconds a
+reply takes), `die_on` (a word: the process exits at once when a prompt holds it).
+Started by `python -m tests.standin.server --port P` and any other of SGLang's flags, of which it heeds two.
+"""
+
+import argparse
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+END = 2
+
+
+def answer_to(messages: list[dict[str, Any]]) -> str:
+    """What this model says."""
+    return f"You said: {messages[-1]['content']}. " + "That is a fine question, and here is a longer answer to it."
+
+
+def tokens(text: str) -> list[int]:
+    return [byte + 3 for byte in text.encode()]
+
+
+class Standin:
+    """The server's state; `seen` counts the requests it was sent, `most_in_flight` how many at once."""
+
+    def __init__(self, seats: int, context: int, key: str | None) -> None:
+        self.seats, self.context, self.key = seats, context, key
+        self.faults: dict[str, Any] = {}
+        self.seen = 0
+        self.in_flight = 0
+        self.most_in_flight = 0
+
+    def app(self) -> web.Application:
+        app = web.Application(middlewares=[self._authorize], client_max_size=1 << 30)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/server_info", self._server_info)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_post("/faults", self._set_faults)
+        app.router.add_get("/seen", self._seen)
+        return app
+
+    @web.middleware
+    async def _authorize(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        if self.key and request.path != "/health" and request.headers.get("Authorization") != f"Bearer {self.key}":
+            return web.json_response({"error": "Unauthorized"}, status=401)
+        return await handler(request)  # type: ignore[no-any-return]
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response()
+
+    async def _server_info(self, _: web.Request) -> web.Response:
+        return web.json_response(
+            {
+                "version": "0.5.23",
+                "model_path": "standin",
+                "dtype": "bfloat16",
+                "quantization": None,
+                "kv_cache_dtype": "auto",
+                "context_length": self.context,
+                "max_total_num_tokens": 32768,
+                "max_req_input_len": self.context - 6,
+                "dp_size": 1,
+                "api_key": self.key,
+                "internal_states": [
+                    {
+                        "effective_max_running_requests_per_dp": self.seats,
+                        "memory_usage": {"token_capacity": 32768},
+                    }
+                ],
+            }
+        )
+
+    async def _models(self, _: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "standin", "max_model_len": self.context}]})
+
+    async def _set_faults(self, request: web.Request) -> web.Response:
+        self.faults.update(await request.json())
+        return web.json_response(self.faults)
+
+    async def _seen(self, _: web.Request) -> web.Response:
+        return web.json_response({"seen": self.seen, "most_in_flight": self.most_in_flight})
+
+    def _use(self, name: str) -> bool:
+        """Whether a counted fault is on, one use fewer afterwards."""
+        left = self.faults.get(name, 0)
+        if left:
+            self.faults[name] = left - 1
+        return bool(left)
+
+    async def _chat(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.seen += 1
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            return await self._reply(body)
+        finally:
+            self.in_flight -= 1
+
+    async def _reply(self, body: dict[str, Any]) -> web.Response:
+        text = body["messages"][-1]["content"]
+        if self.faults.get("die_on") and self.faults["die_on"] in text:
+            os._exit(9)
+        if self.faults.get("delay"):
+            await asyncio.sleep(self.faults["delay"])
+        statuses = self.faults.get("next_statuses") or []
+        status = statuses.pop(0) if statuses else self.faults.get("status", 200)
+        if status != 200:
+            return web.json_response({"object": "error", "message": f"fault {status}"}, status=status)
+        if self._use("garbage"):
+            return web.Response(text='{"id": "half a rep', content_type="application/json")
+        prompt_ids = tokens("".join(f"<{item['role']}>{item['content']}" for item in body["messages"]))
+        if len(prompt_ids) + body["max_tokens"] > self.context:
+            message = (
+                f"Requested token count exceeds the model's maximum context length of {self.context} tokens. "
+                f"You requested a total of {len(prompt_ids) + body['max_tokens']} tokens"
+            )
+            return web.json_response({"object": "error", "message": message}, status=400)
+        response_ids = [*tokens(answer_to(body["messages"])), END]
+        finish = "stop"
+        if len(response_ids) > body["max_tokens"]:
+            response_ids, finish = response_ids[: body["max_tokens"]], "length"
+        said = bytes(token - 3 for token in response_ids if token != END).decode(errors="replace")
+        if self._use("abort"):
+            finish = "abort"
+        return web.json_response(
+            {
+                "id": "someone else's" if self._use("wrong_id") else body["rid"],
+                "object": "chat.completion",
+                "created": int(time.time()),
+                "model": body["model"],
+                "choices": [
+                    {
+                        "index": 0,
+                        "message": {"role": "assistant", "content": said, "reasoning_content": None},
+                        "finish_reason": finish,
+                        "prompt_token_ids": prompt_ids,
+                        "response_token_ids": response_ids,
+                    }
+                ],
+                "usage": {"prompt_tokens": len(prompt_ids), "completion_tokens": len(response_ids)},
+            }
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A stand-in for SGLang.")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--max-running-requests", type=int, default=16)
+    parser.add_argument("--context-length", type=int, default=4096)
+    args, _ = parser.parse_known_args()
+    key_file = os.environ.get("DRAFTMILL_SERVER_KEY_FILE")
+    key = Path(key_file).read_text().strip() if key_file else None
+    standin = Standin(args.max_running_requests, args.context_length, key)
+    web.run_app(standin.app(), host="127.0.0.1", port=args.port, print=None)
+
+
+if __name__ == "__main__":
+    main()

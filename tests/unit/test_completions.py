@@ -1,0 +1,224 @@
+"""Requests, replies, turn classes, faults, and a journal that becomes a chunk."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workflow_scripts import files
+from workflow_scripts.completions.classify import repeats, turn_class
+from workflow_scripts.completions.conversation import complete, request_body
+from workflow_scripts.completions.faults import Fault, ServerRefusesUs, from_status
+from workflow_scripts.completions.finish import ChunkJournal, expected_keys, finish, keys_sha256
+from workflow_scripts.config import Sampling
+from workflow_scripts.errors import PlainError
+from workflow_scripts.records import Completion, Failure, Prompt
+from workflow_scripts.run import Run
+
+
+def prompt(number: int = 0, text: str = "Hello?") -> Prompt:
+    return {
+        "prompt_id": f"{number:064x}",
+        "first_id": f"{number:064x}",
+        "source": "demo",
+        "source_id": str(number),
+        "source_row": number,
+        "messages": [{"role": "user", "content": text}],
+        "tools": None,
+        "meta": {},
+    }
+
+
+def reply(**changes: Any) -> dict[str, Any]:
+    choice = {
+        "message": {"role": "assistant", "content": "Hi.", "reasoning_content": None, "tool_calls": None},
+        "finish_reason": "stop",
+        "prompt_token_ids": [1, 2, 3],
+        "response_token_ids": [4, 5],
+    }
+    choice.update({key: changes.pop(key) for key in list(changes) if key in choice})
+    return {"id": "r", "choices": [choice], "usage": {"prompt_tokens": 3, "completion_tokens": 2}, **changes}
+
+
+def completed(answer: dict[str, Any], number: int = 0, sample: int = 0) -> Completion:
+    body = request_body(prompt(number), Sampling(), "m", "r")
+    return complete(prompt(number), sample, answer, body, server="s", attempts=1, seconds=0.5)
+
+
+def test_the_request_says_what_the_config_says_and_no_more() -> None:
+    sampling = Sampling(temperature=0.2, top_p=0.9, max_tokens=7, seed=3)
+    body = request_body(prompt(), sampling, "m", "r")
+    assert body == {
+        "model": "m",
+        "messages": [{"role": "user", "content": "Hello?"}],
+        "rid": "r",
+        "return_token_ids": True,
+        "temperature": 0.2,
+        "top_p": 0.9,
+        "max_tokens": 7,
+        "seed": 3,
+    }
+    thinking = request_body({**prompt(), "tools": [{"type": "function"}]}, Sampling(thinking=False, top_k=5), "m", "r")
+    assert thinking["chat_template_kwargs"] == {"enable_thinking": False}
+    assert thinking["tools"] == [{"type": "function"}] and thinking["top_k"] == 5
+
+
+def test_a_completion_keeps_the_servers_ids_and_the_prompts_fields() -> None:
+    completion = completed(reply(), number=7, sample=1)
+    assert completion["prompt_id"] == f"{7:064x}" and completion["sample"] == 1
+    assert completion["messages"] == [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Hi."}]
+    turn = completion["turns"][0]
+    assert (turn["prompt_token_ids"], turn["response_token_ids"]) == ([1, 2, 3], [4, 5])
+    assert turn["class"] == "complete" and turn["sampling"]["temperature"] == 0.7 and "rid" not in turn["sampling"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "says"),
+    [
+        (reply(id="other"), "transient", "another request"),
+        (reply(finish_reason="abort"), "aborted", "aborted"),
+        (reply(prompt_token_ids=[1]), "transient", "not as many"),
+        ({"id": "r", "choices": []}, "transient", "no chat completion"),
+        ({"id": "r"}, "transient", "no chat completion"),
+        ([], "transient", "no chat completion"),
+        (None, "transient", "no chat completion"),
+    ],
+)
+def test_a_reply_that_is_no_completion(answer: Any, kind: str, says: str) -> None:
+    with pytest.raises(Fault, match=says) as caught:
+        completed(answer)
+    assert caught.value.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"finish_reason": "length"}, "cut_in_answer"),
+        ({"finish_reason": "length", "message": {"content": None, "reasoning_content": "Hm"}}, "cut_in_thinking"),
+        ({"finish_reason": "length", "message": {"content": "Yes", "reasoning_content": "Hm"}}, "cut_in_answer"),
+        ({"finish_reason": "length", "message": {"content": "<think>\nHm"}}, "cut_in_thinking"),
+        ({"finish_reason": "length", "message": {"content": "<think>\nHm</think>Yes"}}, "cut_in_answer"),
+        ({"message": {"content": " \n"}}, "empty"),
+        ({"message": {"content": None}}, "empty"),
+        (
+            {
+                "finish_reason": "tool_calls",
+                "message": {"content": None, "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]},
+            },
+            "tool_call",
+        ),
+    ],
+)
+def test_turn_classes(changes: dict[str, Any], kind: str) -> None:
+    assert completed(reply(**changes))["turns"][0]["class"] == kind
+
+
+@given(pattern=st.lists(st.integers(0, 9), min_size=1, max_size=32), head=st.lists(st.integers(0, 9), max_size=20))
+def test_a_loop_at_the_end_is_repetition(pattern: list[int], head: list[int]) -> None:
+    assert repeats([*head, *(pattern * 200)[:140], 2])
+
+
+def test_text_that_goes_on_is_no_repetition() -> None:
+    assert not repeats(list(range(500)))
+    assert not repeats([1] * 50)
+    assert turn_class({"role": "assistant", "content": "a"}, "stop", [7] * 300) == "repetition"
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "kind"),
+    [
+        (400, "The input (5000 tokens) is longer than the model's context length (4096 tokens)", "too_long"),
+        (400, "Requested token count exceeds the model's maximum context length of 4096 tokens", "too_long"),
+        (400, "Conversation roles must alternate", "refused"),
+        (422, "bad field", "refused"),
+        (503, "The request queue is full.", "transient"),
+        (429, "slow down", "transient"),
+        (500, "oops", "transient"),
+    ],
+)
+def test_statuses(status: int, text: str, kind: str) -> None:
+    for body in ({"message": text}, {"error": {"message": text}}, {"error": text}):
+        fault = from_status(status, files.orjson.dumps(body))
+        assert fault.kind == kind and text in fault.reason
+    assert from_status(500, b"\xff\n<html>").reason == "HTTP 500: \ufffd <html>"
+
+
+def test_a_server_that_refuses_us_is_no_prompts_fault() -> None:
+    with pytest.raises(ServerRefusesUs, match="401"):
+        from_status(401, b'{"error": "Unauthorized"}')
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path / "demo-1")
+
+
+def journal_of(run: Run, prompts: list[Prompt], samples: int = 1) -> ChunkJournal:
+    return ChunkJournal(files.Journal(run.journal("00000")), "sha", expected_keys(prompts, samples))
+
+
+def failure(number: int) -> Failure:
+    return {
+        "prompt_id": f"{number:064x}",
+        "sample": 0,
+        "source": "demo",
+        "class": "too_long",
+        "reason": "long",
+        "final": True,
+        "attempts": 1,
+    }
+
+
+def test_a_journal_becomes_a_chunk_in_manifest_order(run: Run) -> None:
+    prompts = [prompt(number) for number in (3, 1, 2)]
+    journal = journal_of(run, prompts)
+    journal.open_session({"model": "m"}, {"server": "a"})
+    journal.add_completion(completed(reply(), 2))
+    journal.add_failure(failure(1))
+    assert journal.missing() == [(f"{3:064x}", 0)]
+    with pytest.raises(PlainError, match="1 of 3 answers are missing"):
+        finish(run, "00000", journal)
+    assert not run.completions("00000").exists()
+    journal.journal.close()
+
+    journal = journal_of(run, prompts)
+    journal.open_session({"model": "m"}, {"server": "b"})
+    journal.add_completion(completed(reply(), 3))
+    sidecar = finish(run, "00000", journal)
+    rows = list(files.read_jsonl_zst(run.completions("00000")))
+    assert [row["source_row"] for row in rows] == [3, 2]
+    assert [row["class"] for row in files.read_jsonl_zst(run.failures("00000"))] == ["too_long"]
+    assert sidecar["completions"]["rows"] == 2 and sidecar["failures"]["rows"] == 1
+    assert sidecar["completions"]["sha256"] == files.sha256_file(run.completions("00000"))
+    assert sidecar["keys_sha256"] == keys_sha256((item["prompt_id"], 0) for item in prompts)
+    assert (sidecar["prompt_tokens"], sidecar["output_tokens"]) == (6, 4)
+    assert sidecar["fingerprint"]["speed"] == [{"server": "a"}, {"server": "b"}]
+
+
+def test_every_sample_is_owed(run: Run) -> None:
+    journal = journal_of(run, [prompt(1)], samples=2)
+    journal.open_session({}, {})
+    journal.add_completion(completed(reply(), 1, sample=1))
+    assert journal.missing() == [(f"{1:064x}", 0)]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "says"), [([1, 1], "twice"), ([9], "not in its chunk")]
+)
+def test_a_journal_with_a_doubled_or_foreign_prompt_is_refused(run: Run, numbers: list[int], says: str) -> None:
+    journal = journal_of(run, [prompt(1)])
+    journal.open_session({}, {})
+    for number in numbers:
+        journal.add_completion(completed(reply(), number))
+    journal.journal.close()
+    with pytest.raises(PlainError, match=says):
+        journal_of(run, [prompt(1)])
+
+
+def test_a_journal_of_other_prompts_is_refused(run: Run) -> None:
+    with files.Journal(run.journal("00000")) as file:
+        file.append({"session": {"prompts_sha256": "other", "content": {}, "speed": {}}})
+    with pytest.raises(PlainError, match="written for other prompts"):
+        journal_of(run, [prompt(1)])

@@ -1,0 +1,128 @@
+"""A config's mistakes are plain lines, and what can be known from it is known before anything is read."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflow_scripts import config, files
+from workflow_scripts.errors import PlainError
+
+ROOT = Path(__file__).parents[2]
+GOOD: dict[str, Any] = {
+    "name": "mine",
+    "sources": {"a": {"path": "a.jsonl", "shape": "messages", "take": 10}},
+    "model": {"path": "org/model"},
+}
+
+
+def with_changes(changes: dict[str, Any]) -> dict[str, Any]:
+    values = {key: dict(value) if isinstance(value, dict) else value for key, value in GOOD.items()}
+    for dotted, value in changes.items():
+        node = values
+        *parents, last = dotted.split(".")
+        for parent in parents:
+            node[parent] = dict(node.get(parent, {}))
+            node = node[parent]
+        node[last] = value
+    return values
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"nmae": "x"}, "my.yaml: nmae: unknown key; allowed here: name, results, sources"),
+        ({"sources.a.pth": "x"}, "my.yaml: sources.a.pth: unknown key; allowed here: path, shape, columns, take"),
+        ({"name": "My run"}, "my.yaml: name: 'My run' is not allowed; allowed: lower-case letters, digits and _"),
+        ({"sources.A-b": {"path": "x", "shape": "messages"}}, "my.yaml: sources.A-b: 'A-b' is not allowed; allowed: lower"),
+        ({"sources": {}}, "my.yaml: sources:"),
+        ({"sources.a.take": "ten"}, "my.yaml: sources.a.take: 'ten'"),
+        ({"sources.a.take": 0}, "my.yaml: sources.a.take: 0 should be greater than or equal to 1"),
+        ({"sources.a.shape": "chat"}, "my.yaml: sources.a.shape: 'chat' is not one of 'messages'"),
+        ({"model": {}}, "my.yaml: model.path: is missing"),
+        ({"model": "org/model"}, "my.yaml: model: 'org/model' should be a valid dictionary"),
+        ({"chunks": {"size": 5, "count": 2}}, "my.yaml: chunks: give `size` or `count`, not both"),
+        ({"prompts.total": 11}, "my.yaml: prompts.total (11) is more than the sources' takes together (10)"),
+        ({"sampling.temperature": "hot"}, "my.yaml: sampling.temperature: 'hot' should be a valid number"),
+        ({"servers.args": {"api-key": "x"}}, "my.yaml: servers.args: 'api-key' looks like a secret"),
+        ({"servers.args": {"mem_fraction": 1}}, "my.yaml: servers.args: write the flag 'mem_fraction' as 'mem-fraction'"),
+        ({"servers.urls": ["http://u:p@h:1"]}, "my.yaml: servers.urls: holds a user or password"),
+        ({"servers.urls": ["h:1"]}, "my.yaml: servers.urls: not an http(s) URL"),
+        ({"publish.store": "s3"}, "my.yaml: publish: `bucket` is missing"),
+        (
+            {"publish": {"store": "s3", "bucket": "bkt", "prefix": "completions/x", "protect": ["completions/"]}},
+            "my.yaml: publish: prefix 'completions/x/' meets the protected prefix 'completions/'",
+        ),
+        (
+            {"publish": {"store": "s3", "bucket": "bkt", "prefix": "a", "protect": ["a/b"]}},
+            "my.yaml: publish: prefix 'a/' meets the protected prefix 'a/b'",
+        ),
+        ({"publish": {"store": "s3", "bucket": "bkt", "prefix": "../x"}}, "my.yaml: publish.prefix: '../x' is no prefix"),
+        (
+            {"servers.args": {"context-length": 4096}},
+            "my.yaml: sampling.max_tokens (4096) leaves no room for a prompt in servers.args.context-length (4096)",
+        ),
+    ],
+)
+def test_a_mistake_is_one_plain_line(changes: dict[str, Any], line: str) -> None:
+    with pytest.raises(PlainError) as caught:
+        config.parse(with_changes(changes), "my.yaml")
+    lines = str(caught.value).splitlines()
+    assert any(found.startswith(line) for found in lines), lines
+    assert all(found.startswith("my.yaml: ") for found in lines) and len(lines) <= 2
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(PlainError) as caught:
+        config.parse({"name": "X", "sources": {"a": {}}, "modle": {}}, "c")
+    assert len(str(caught.value).splitlines()) == 5
+
+
+def test_a_prefix_beside_a_protected_one_is_fine() -> None:
+    parsed = config.parse(
+        with_changes({"publish": {"store": "s3", "bucket": "bkt", "prefix": "expansion_v1", "protect": ["completions/"]}}), "c"
+    )
+    assert parsed.publish.prefix == "expansion_v1/"
+
+
+@pytest.mark.parametrize(
+    ("changes", "count"),
+    [
+        ({}, 1),
+        ({"chunks.size": 3}, 4),
+        ({"chunks.count": 7}, 7),
+        ({"sources.a.take": "all"}, 32),
+        ({"sources.a.take": "all", "prompts.total": 1000}, 2),
+        ({"prompts.total": 6, "chunks.size": 3}, 2),
+        ({"prompts": {"total": 60, "allow_short": True}, "chunks.size": 3}, 4),
+    ],
+)
+def test_the_number_of_chunks_follows_from_the_config(changes: dict[str, Any], count: int) -> None:
+    assert config.parse(with_changes(changes), "c").chunk_count() == count
+
+
+def test_a_file_that_is_no_config_is_named(tmp_path: Path) -> None:
+    for text, says in (("a: [", "not valid YAML"), ("- a", "must be a mapping"), ("", "must be a mapping")):
+        (tmp_path / "c.yaml").write_text(text)
+        with pytest.raises(PlainError, match=says):
+            config.load_yaml(tmp_path / "c.yaml")
+    with pytest.raises(PlainError, match="no such config file"):
+        config.load_yaml(tmp_path / "none.yaml")
+
+
+def test_the_committed_schema_is_the_types() -> None:
+    assert files.read_json(ROOT / "config" / "schema.json") == config.schema(), "run python -m workflow_scripts.config"
+
+
+def test_the_config_readme_explains_every_key() -> None:
+    text = (ROOT / "config" / "README.md").read_text()
+    explained = set(re.findall(r"`([a-z_.]+)`", text))
+    for model in [config.Config, *(item for item in config.Section.__subclasses__() if item is not config.Config)]:
+        for field in model.model_fields:
+            assert any(field in key.split(".") for key in explained), (model.__name__, field)
+
+
+def test_secret_words_do_not_catch_sglangs_token_flags() -> None:
+    args = {"max-total-tokens": 1, "tokenizer-path": "x", "skip-tokenizer-init": True, "tokenizer-worker-num": 2}
+    assert config.parse(with_changes({"servers.args": args}), "c").servers.args == args

@@ -1,0 +1,91 @@
+"""Files are whole or absent, and a journal survives a torn tail."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workflow_scripts import files
+from workflow_scripts.errors import PlainError
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    files.write_json(path, {"old": 1})
+    with pytest.raises(RuntimeError), files.atomic_path(path) as tmp:
+        tmp.write_text("half")
+        raise RuntimeError
+    assert files.read_json(path) == {"old": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_writer_left_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / ".a.json.tmp").write_text("half of a fi")
+    files.write_json(tmp_path / "a.json", 1, mode=0o600)
+    assert (tmp_path / "a.json").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+@given(rows=st.lists(JSON, max_size=5))
+def test_rows_come_back_and_equal_rows_give_equal_bytes(tmp_path_factory: pytest.TempPathFactory, rows: list[Any]) -> None:
+    folder = tmp_path_factory.mktemp("rows")
+    assert files.write_jsonl_zst(folder / "a", rows) == len(rows)
+    files.write_jsonl_zst(folder / "b", rows)
+    assert list(files.read_jsonl_zst(folder / "a")) == rows
+    assert (folder / "a").read_bytes() == (folder / "b").read_bytes()
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.zst"
+    files.write_jsonl_zst(path, [{"a": "b" * 1000}])
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(PlainError, match=r"a\.jsonl\.zst is damaged"):
+        list(files.read_jsonl_zst(path))
+
+
+@given(rows=st.lists(JSON, min_size=1, max_size=5), data=st.data())
+def test_a_journal_cut_anywhere_keeps_its_whole_lines(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Any], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("journal") / "00000.jsonl"
+    with files.Journal(path) as journal:
+        ends = [sum(journal.append(row)) for row in rows]
+    cut = data.draw(st.integers(0, ends[-1]))
+    path.write_bytes(path.read_bytes()[:cut])
+    whole = [row for row, end in zip(rows, ends, strict=True) if end <= cut]
+    with files.Journal(path) as journal:
+        assert [value for _, _, value in journal.lines()] == whole
+        place = journal.append({"next": 1})
+        assert journal.read(*place) == {"next": 1}
+    with files.Journal(path) as journal:
+        assert [value for _, _, value in journal.lines()] == [*whole, {"next": 1}]
+
+
+def test_a_torn_tail_longer_than_a_block_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    path.write_bytes(b'{"a":1}\n' + b"x" * 200_000)
+    with files.Journal(path) as journal:
+        assert [value for _, _, value in journal.lines()] == [{"a": 1}]
+    assert path.read_bytes() == b'{"a":1}\n'
+
+
+def test_two_writers_of_a_journal(tmp_path: Path) -> None:
+    with files.Journal(tmp_path / "j"), pytest.raises(files.Locked):
+        files.Journal(tmp_path / "j")
+
+
+def test_a_damaged_whole_line_is_an_error_and_loses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    path.write_bytes(b'{"a":1}\n{"b":\n{"c":3}\n')
+    with files.Journal(path) as journal, pytest.raises(PlainError, match="the line at byte 8 is not JSON"):
+        list(journal.lines())
+    assert path.stat().st_size == 22

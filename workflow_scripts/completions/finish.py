@@ -1,0 +1,146 @@
+"""A journal becomes a chunk's files, once every prompt in it is accounted for by id."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from workflow_scripts import files
+from workflow_scripts.errors import PlainError
+from workflow_scripts.files import Journal
+from workflow_scripts.records import Completion, Failure, FileEntry, Fingerprint, Prompt, Sidecar
+from workflow_scripts.run import Run
+
+Key = tuple[str, int]  # (prompt_id, sample)
+
+
+def expected_keys(prompts: Iterable[Prompt], samples: int) -> list[Key]:
+    """Every answer a chunk owes, in manifest order."""
+    return [(prompt["prompt_id"], sample) for prompt in prompts for sample in range(samples)]
+
+
+def keys_sha256(keys: Iterable[Key]) -> str:
+    """One hash for a chunk's (prompt_id, sample) pairs in manifest order: equal hashes, equal ids."""
+    digest = hashlib.sha256()
+    for prompt_id, sample in keys:
+        digest.update(f"{prompt_id} {sample}\n".encode())
+    return digest.hexdigest()
+
+
+class ChunkJournal:
+    """A chunk's journal, read: where each answer and each final failure lies in it.
+
+    Lines are {"session": {prompts_sha256, content, speed}} at each start of a job, then {"completion": {...}} and
+    {"failure": {...}}. Raises PlainError if the journal is of other prompts, or names an id twice.
+    """
+
+    def __init__(self, journal: Journal, prompts_sha256: str, expected: list[Key]) -> None:
+        self.journal = journal
+        self.prompts_sha256 = prompts_sha256
+        self.expected = expected
+        self.content: dict[str, Any] | None = None
+        self.speed: list[dict[str, Any]] = []
+        self.completions: dict[Key, tuple[int, int]] = {}
+        self.failures: dict[Key, tuple[int, int]] = {}
+        owed = set(expected)
+        for offset, length, line in journal.lines():
+            kind, value = next(iter(line.items()))
+            if kind == "session":
+                self._take_session(value)
+                continue
+            key = (value["prompt_id"], value["sample"])
+            if key not in owed or key in self.completions or key in self.failures:
+                what = "twice" if key in owed else "which is not in its chunk"
+                raise PlainError(
+                    f"{journal.path} holds prompt {key[0]} (sample {key[1]}) {what}; "
+                    f"move the journal away to generate the chunk again"
+                )
+            (self.completions if kind == "completion" else self.failures)[key] = (offset, length)
+
+    def _take_session(self, session: dict[str, Any]) -> None:
+        if session["prompts_sha256"] != self.prompts_sha256:
+            raise PlainError(
+                f"{self.journal.path} was written for other prompts (their sha256 is not that of this chunk's file); "
+                f"restore the prompts, or move the journal away to generate the chunk again"
+            )
+        self.content = session["content"]
+        if session["speed"] not in self.speed:
+            self.speed.append(session["speed"])
+
+    def open_session(self, content: dict[str, Any], speed: dict[str, Any]) -> None:
+        """Say under which servers the next lines are made."""
+        self.journal.append({"session": {"prompts_sha256": self.prompts_sha256, "content": content, "speed": speed}})
+        self.content = content
+        if speed not in self.speed:
+            self.speed.append(speed)
+
+    def add_completion(self, completion: Completion) -> None:
+        key = (completion["prompt_id"], completion["sample"])
+        self.completions[key] = self.journal.append({"completion": completion})
+
+    def add_failure(self, failure: Failure) -> None:
+        key = (failure["prompt_id"], failure["sample"])
+        self.failures[key] = self.journal.append({"failure": failure})
+
+    def missing(self) -> list[Key]:
+        """What is neither completed nor failed for good, in manifest order."""
+        return [key for key in self.expected if key not in self.completions and key not in self.failures]
+
+    def rows(self, kind: str) -> Iterator[Any]:
+        """The completions or the failures, in manifest order, one at a time."""
+        where = self.completions if kind == "completion" else self.failures
+        for key in self.expected:
+            if key in where:
+                yield self.journal.read(*where[key])[kind]
+
+
+def finish(run: Run, chunk: str, journal: ChunkJournal) -> Sidecar:
+    """Write a chunk's completions, failures and, last, its sidecar.
+
+    Raises PlainError unless every prompt is a completion or a final failure, once.
+    """
+    missing = journal.missing()
+    if missing:
+        raise PlainError(f"chunk {chunk}: {len(missing)} of {len(journal.expected)} answers are missing")
+    journal.journal.sync()
+    tokens = Counter[str]()
+    classes = Counter[str]()
+    failure_classes = Counter[str]()
+
+    def completions() -> Iterator[bytes]:
+        for row in journal.rows("completion"):
+            for turn in row["turns"]:
+                tokens["prompt"] += turn["usage"]["prompt_tokens"]
+                tokens["output"] += turn["usage"]["completion_tokens"]
+                classes[turn["class"]] += 1
+            yield orjson.dumps(row)
+
+    def failures() -> Iterator[bytes]:
+        for row in journal.rows("failure"):
+            failure_classes[row["class"]] += 1
+            yield orjson.dumps(row)
+
+    completed = files.write_jsonl_zst(run.completions(chunk), completions())
+    failed = files.write_jsonl_zst(run.failures(chunk), failures())
+    fingerprint: Fingerprint = {"content": journal.content or {}, "speed": journal.speed}
+    sidecar: Sidecar = {
+        "chunk": chunk,
+        "prompts_sha256": journal.prompts_sha256,
+        "keys_sha256": keys_sha256(journal.expected),
+        "completions": _entry(run.completions(chunk), completed),
+        "failures": _entry(run.failures(chunk), failed),
+        "prompt_tokens": tokens["prompt"],
+        "output_tokens": tokens["output"],
+        "classes": dict(sorted(classes.items())),
+        "failure_classes": dict(sorted(failure_classes.items())),
+        "fingerprint": fingerprint,
+    }
+    files.write_json(run.sidecar(chunk), sidecar)
+    return sidecar
+
+
+def _entry(path: Path, rows: int) -> FileEntry:
+    return {"bytes": path.stat().st_size, "sha256": files.sha256_file(path), "rows": rows}

@@ -1,0 +1,133 @@
+"""What a run and a shard *are*: hashes of everything that decides their content, and of nothing else."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from workflow_scripts import files
+from workflow_scripts.config import Config, Source
+from workflow_scripts.errors import PlainError
+from workflow_scripts.serving.flags import content_flags
+from workflow_scripts.sources import NORMALIZER_VERSION
+from workflow_scripts.sources.readers import resolve
+
+BLOCK = 1 << 20
+BLOCKS = 64
+WEIGHTS = (".safetensors",)
+
+
+class ContentHashes:
+    """sha256 of local files, remembered in the cache folder by real path, size, mtime and inode.
+
+    `sampled` hashes 64 evenly spaced 1 MiB blocks, for weights that are too big to read at every start.
+    """
+
+    def __init__(self) -> None:
+        self._path = files.cache_home() / "content-hashes.json"
+        try:
+            self._known: dict[str, str] = orjson.loads(self._path.read_bytes())
+        except (OSError, orjson.JSONDecodeError):
+            self._known = {}
+        self._changed = False
+
+    def of(self, path: Path, *, sampled: bool = False) -> str:
+        """Hex sha256 of a file (or of its blocks)."""
+        stat = path.stat()
+        key = f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino} {'sampled' if sampled else 'whole'}"
+        if key not in self._known:
+            self._known[key] = _sha256_blocks(path) if sampled else files.sha256_file(path)
+            self._changed = True
+        return self._known[key]
+
+    def save(self) -> None:
+        """Keep what was hashed; a cache that can't be written only costs time."""
+        if self._changed:
+            try:
+                files.write_json(self._path, self._known)
+            except OSError:
+                pass
+
+
+def _sha256_blocks(path: Path) -> str:
+    size = path.stat().st_size
+    if size <= BLOCK * BLOCKS:
+        return files.sha256_file(path)
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for number in range(BLOCKS):
+            file.seek((size - BLOCK) * number // (BLOCKS - 1))
+            digest.update(file.read(BLOCK))
+    return digest.hexdigest()
+
+
+def digest(value: Any, length: int = 12) -> str:
+    """The first hex digits of the sha256 of a JSON value with sorted keys."""
+    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:length]
+
+
+def source_files(name: str, source: Source, hashes: ContentHashes) -> list[dict[str, Any]]:
+    """A source's files as lock.json records them: `[{name, bytes, sha256}]`, in reading order, without folders.
+
+    Raises PlainError, with the source's name, where the path matches nothing.
+    """
+    try:
+        paths = resolve(source.path)
+    except PlainError as error:
+        raise PlainError(f"sources.{name}.path: {error}") from error
+    return [{"name": path.name, "bytes": path.stat().st_size, "sha256": hashes.of(path)} for path in paths]
+
+
+def shard_name(name: str, source: Source, found: list[dict[str, Any]]) -> str:
+    """SOURCE-HASH: what decides a shard's bytes. `take` is not among it: a shard holds all usable prompts."""
+    reading = source.model_dump(exclude_defaults=True, exclude={"path", "take"})
+    return f"{name}-{digest([NORMALIZER_VERSION, reading, found])}"
+
+
+def model_identity(path: str, revision: str | None, hashes: ContentHashes) -> dict[str, Any]:
+    """A local model by content, any other by name and revision."""
+    folder = Path(path)
+    if not folder.is_dir():
+        return {"path": path, "revision": revision}
+    found = {}
+    for file in sorted(folder.iterdir()):
+        if file.suffix in WEIGHTS:
+            found[file.name] = [file.stat().st_size, hashes.of(file, sampled=True)]
+        elif file.suffix in (".json", ".jinja", ".txt", ".model"):
+            found[file.name] = [file.stat().st_size, hashes.of(file)]
+    return {"files": found}
+
+
+def run_identity(config: Config, found: dict[str, list[dict[str, Any]]], hashes: ContentHashes) -> dict[str, Any]:
+    """Everything that RUN hashes, as JSON. Keys at their default are left out; the sources' order counts."""
+    sources = [
+        [name, source.model_dump(exclude_defaults=True, exclude={"path"}) | {"files": found[name]}]
+        for name, source in config.sources.items()
+    ]
+    # `allow_short` lets a run go on; it decides nothing about what it holds.
+    sections = config.model_dump(
+        exclude_defaults=True, include={"name": True, "prompts": True, "chunks": True, "sampling": True}
+    )
+    sections.get("prompts", {}).pop("allow_short", None)
+    return sections | {
+        "sources": sources,
+        "model": model_identity(config.model.path, config.model.revision, hashes),
+        "args": content_flags(config.servers.args),
+    }
+
+
+def run_name(identity: dict[str, Any]) -> str:
+    """RUN."""
+    return f"{identity['name']}-{digest(identity, 8)}"
+
+
+def training_hash(config: Config) -> str:
+    """The HASH of training/HASH."""
+    return digest(config.training.model_dump(exclude_defaults=True), 8)
+
+
+def publish_hash(config: Config) -> str:
+    """The HASH of published/HASH: where the objects go."""
+    where = config.publish.model_dump(include={"store", "bucket", "prefix", "endpoint_url"})
+    return digest([where, training_hash(config)], 8)

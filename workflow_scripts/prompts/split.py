@@ -1,0 +1,79 @@
+"""The manifest becomes chunks: a file of prompts each, and one flag that names them all."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import polars as pl
+
+from workflow_scripts import files
+from workflow_scripts.jobs import run_job, say, timed
+from workflow_scripts.records import Prompt
+from workflow_scripts.run import Run
+from workflow_scripts.sources.normalize import ensure_shard
+
+PROMPTS_IN_MEMORY = 200_000
+
+
+def write_chunks(run: Run, chunks: list[str]) -> None:
+    """Write the prompts files of `chunks`, whole or not at all, the same bytes every time.
+
+    Shards are read once for each 200,000 prompts, so that memory does not grow with the run.
+    """
+    manifest = pl.read_parquet(run.manifest, columns=["prompt_id", "first_id", "source", "row", "chunk", "position"])
+    sizes = dict(manifest.group_by("chunk").len().iter_rows())
+    batch: list[str] = []
+    held = 0
+    for chunk in chunks:
+        batch.append(chunk)
+        held += sizes.get(int(chunk), 0)
+        if held >= PROMPTS_IN_MEMORY:
+            _write_batch(run, manifest, batch)
+            batch, held = [], 0
+    if batch:
+        _write_batch(run, manifest, batch)
+
+
+def _write_batch(run: Run, manifest: pl.DataFrame, chunks: list[str]) -> None:
+    wanted = manifest.filter(pl.col("chunk").is_in([int(chunk) for chunk in chunks]))
+    parts = []
+    for (source,), rows in wanted.group_by(["source"], maintain_order=True):
+        shard = pl.scan_parquet(ensure_shard(run, str(source)) / "prompts.parquet").drop("first_id", "dedupe_key")
+        parts.append(rows.lazy().join(shard, on="row", how="left").collect())
+    found = pl.concat(parts).sort("chunk", "position") if parts else None
+    for chunk in chunks:
+        rows = found.filter(pl.col("chunk") == int(chunk)) if found is not None else None
+        files.write_jsonl_zst(run.prompts(chunk), _prompts(rows) if rows is not None else [])
+
+
+def _prompts(rows: pl.DataFrame) -> Iterator[Prompt]:
+    """Prompts of a chunk in manifest order. Under `turns: first` a prompt ends before the first assistant turn."""
+    for row in rows.iter_rows(named=True):
+        messages = orjson.loads(row["messages"])
+        end = next((at for at, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
+        yield {
+            "prompt_id": row["prompt_id"],
+            "first_id": row["first_id"],
+            "source": row["source"],
+            "source_id": row["source_id"],
+            "source_row": row["source_row"],
+            "messages": messages[:end],
+            "tools": None if row["tools"] is None else orjson.loads(row["tools"]),
+            "meta": orjson.loads(row["meta"]),
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Split the manifest into chunks of prompts.")
+    parser.add_argument("flag", type=Path, help="results/RUN/prompts/split.json, written last: each chunk's sha256")
+    flag = parser.parse_args().flag
+    run = Run.holding(flag)
+    with timed(run.folder, "prompts"):
+        write_chunks(run, run.chunks())
+        files.write_json(flag, {chunk: files.sha256_file(run.prompts(chunk)) for chunk in run.chunks()})
+        say(f"{len(run.chunks())} chunks of prompts")
+
+
+if __name__ == "__main__":
+    run_job(main)

@@ -1,0 +1,80 @@
+"""The run's account: summary.json, and the short table at its end."""
+
+import argparse
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from workflow_scripts import files
+from workflow_scripts.jobs import run_job, timed
+from workflow_scripts.reporting.accounting import Audit
+from workflow_scripts.run import Run
+
+
+def summarize(run: Run, receipts: list[Path], training: Path) -> dict[str, Any]:
+    """The numbers of summary.json. Raises PlainError unless prompts = completions + failures, by id."""
+    audit = Audit(run)
+    sidecars = audit.all()
+    classes, failure_classes = Counter[str](), Counter[str]()
+    for sidecar in sidecars:
+        classes.update(sidecar["classes"])
+        failure_classes.update(sidecar["failure_classes"])
+    seconds = stage_seconds(run.folder / "timings.jsonl")
+    output_tokens = sum(sidecar["output_tokens"] for sidecar in sidecars)
+    index = files.read_json(training)
+    generating = seconds.get("completions", 0)
+    return {
+        "run": run.name,
+        "prompts": audit.prompts(),
+        "samples": run.config.sampling.n,
+        "completions": sum(sidecar["completions"]["rows"] for sidecar in sidecars),
+        "failures": sum(sidecar["failures"]["rows"] for sidecar in sidecars),
+        "failure_classes": dict(sorted(failure_classes.items())),
+        "classes": dict(sorted(classes.items())),
+        "prompt_tokens": sum(sidecar["prompt_tokens"] for sidecar in sidecars),
+        "output_tokens": output_tokens,
+        "tokens_per_second": round(output_tokens / generating, 1) if generating else None,
+        "training_rows": index["rows"],
+        "supervised_tokens": index["supervised_tokens"],
+        "training_dropped": index["dropped"],
+        "objects_published": sum(len(files.read_json(receipt)["objects"]) for receipt in receipts),
+        "seconds": seconds,
+    }
+
+
+def stage_seconds(path: Path) -> dict[str, float]:
+    """Seconds in which any job of a stage ran, over all starts of the run; overlapping jobs count once."""
+    spans: dict[str, list[tuple[float, float]]] = {}
+    if path.exists():
+        for line in path.read_bytes().splitlines():
+            try:
+                item = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                continue  # cut short by a death; it only costs a time in the table
+            spans.setdefault(item["stage"], []).append((item["start"], item["end"]))
+    return {stage: round(_union(sorted(spans[stage])), 1) for stage in sorted(spans)}
+
+
+def _union(spans: list[tuple[float, float]]) -> float:
+    total, reached = 0.0, float("-inf")
+    for start, end in spans:
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Account for every prompt of a run, and write its summary.json.")
+    parser.add_argument("summary", type=Path, help="results/RUN/summary.json")
+    parser.add_argument("--training", type=Path, required=True, help="the training shards' index")
+    parser.add_argument("--receipts", type=Path, nargs="*", default=[], help="the receipts of what was published")
+    args = parser.parse_args()
+    run = Run.holding(args.summary)
+    with timed(run.folder, "reporting"):
+        files.write_json(args.summary, summarize(run, args.receipts, args.training))
+
+
+if __name__ == "__main__":
+    run_job(main)

@@ -1,0 +1,20 @@
+"""summary.json as a person reads it."""
+
+from typing import Any
+
+
+def table(summary: dict[str, Any]) -> str:
+    """The run's numbers, a line each."""
+    classes = ", ".join(f"{count} {name}" for name, count in summary["classes"].items())
+    failures = ", ".join(f"{count} {name}" for name, count in summary["failure_classes"].items())
+    rate = "" if summary["tokens_per_second"] is None else f" ({summary['tokens_per_second']:,} a second)"
+    rows = [
+        ("prompts", f"{summary['prompts']:,}"),
+        ("completions", f"{summary['completions']:,}  ({classes})" if classes else "0"),
+        ("failures", f"{summary['failures']:,}" + (f"  ({failures})" if failures else "")),
+        ("output tokens", f"{summary['output_tokens']:,}{rate}"),
+        ("training rows", f"{summary['training_rows']:,} with {summary['supervised_tokens']:,} supervised tokens"),
+        ("objects in the store", f"{summary['objects_published']:,}"),
+        ("seconds", ", ".join(f"{stage} {value:,.0f}" for stage, value in summary["seconds"].items())),
+    ]
+    return "\n".join([summary["run"], *(f"  {name:<22}{value}" for name, value in rows)])

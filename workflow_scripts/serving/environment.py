@@ -1,0 +1,132 @@
+"""The pinned environments that are built on first use: the SGLang servers' and the embedded store's.
+
+Each is a venv of our own Python at `CACHE/envs/NAME-HASH12`. It counts as built when its marker, draftmill.json,
+exists, which is written last; a folder without one is what a killed build left, and is made anew.
+"""
+
+import hashlib
+import os
+import platform
+import shutil
+import sys
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from workflow_scripts import files
+from workflow_scripts.errors import PlainError
+from workflow_scripts.jobs import say
+from workflow_scripts.serving import installer
+
+ENVS = Path(__file__).parents[2] / "envs"
+LAUNCHER = Path(__file__).with_name("sglang_server.py")
+MARKER = "draftmill.json"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An environment's size on disk (building takes half as much again), and the command that shows that it works."""
+
+    megabytes: int
+    check: tuple[str, ...]
+
+
+RECIPES = {
+    "sglang-cpu": Recipe(2500, ("python", "-P", str(LAUNCHER), "--check-imports")),
+    "seaweedfs": Recipe(160, ("weed", "version")),
+}
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A built environment; `bytes` is its size on disk."""
+
+    name: str
+    folder: Path
+    python: Path
+    requirements_hash: str
+    bytes: int
+
+
+def ensure(name: str) -> Environment:
+    """The environment `name` of envs/, built first where it is missing (one builder at a time, the others wait).
+
+    Call it from a main thread: the children die with the thread that starts them. PlainError tells pip's reason.
+    """
+    env = _named(name)
+    if not _is_built(env):
+        with installer.one_builder(lock_path(env), f"the {name} environment") as lock:
+            if not _is_built(env):
+                _build(env, lock)
+    marker = files.read_json(env.folder / MARKER)
+    return Environment(name, env.folder, env.python, env.requirements_hash, marker["bytes"])
+
+
+def lock_path(env: Environment) -> Path:
+    """Who uses `env` for long holds a shared flock on this file; who builds or removes it, an exclusive one."""
+    return env.folder.with_name(f"{env.folder.name}.lock")
+
+
+def log_path(env: Environment) -> Path:
+    """All that pip and the check said at the last build."""
+    return env.folder.with_name(f"{env.folder.name}.log")
+
+
+def _requirement_files(name: str) -> list[Path]:
+    """In the order of installation; the second one's packages are installed without what they require."""
+    first, nodeps = ENVS / f"{name}.txt", ENVS / f"{name}-nodeps.txt"
+    if not first.is_file():
+        raise PlainError(f"{first} is missing: there is no environment {name!r} in this clone")
+    return [first, nodeps] if nodeps.is_file() else [first]
+
+
+def _named(name: str) -> Environment:
+    parts = [f"python {sys.version_info.major}.{sys.version_info.minor} {platform.machine()}"]
+    for requirements in _requirement_files(name):
+        parts += [requirements.name, *installer.pins(requirements)]
+    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    folder = files.cache_home() / "envs" / f"{name}-{digest[:12]}"
+    return Environment(name, folder, folder / "bin" / "python", digest, 0)
+
+
+def _is_built(env: Environment) -> bool:
+    # The interpreter is a link out of the venv: a Python that was uninstalled leaves the marker and no environment.
+    return (env.folder / MARKER).is_file() and env.python.exists()
+
+
+def _build(env: Environment, lock: BinaryIO) -> None:
+    recipe, log, what = RECIPES[env.name], log_path(env), f"the {env.name} environment"
+    installer.check_room(f"building {what}", env.folder.parent, recipe.megabytes * 1.5)
+    requirements = _requirement_files(env.name)
+    wanted = sum(len(installer.pins(path)) for path in requirements)
+    packages = "1 package" if wanted == 1 else f"{wanted} packages"
+    say(f"building {what}: {packages}, about {recipe.megabytes:,} MB, in {env.folder} (once; pip's output: {log})")
+    if env.folder.exists():
+        shutil.rmtree(env.folder)
+    log.write_bytes(b"")
+    # Symbolic links: our own interpreter may itself be a venv's, and the new one's home is then the base Python.
+    venv.EnvBuilder(symlinks=True, with_pip=False).create(env.folder)
+    scratch = env.folder / "tmp"
+    progress = installer.Progress(what, env.folder, log, wanted)
+    for number, path in enumerate(requirements):
+        installer.run_pip(installer.install_command(env.python, path, nodeps=number > 0), scratch, lock, progress)
+    shutil.rmtree(scratch)
+    _check(env, recipe, lock, progress)
+    size = installer.folder_bytes(env.folder)
+    files.write_json(env.folder / MARKER, {"name": env.name, "requirements": env.requirements_hash, "bytes": size})
+    say(f"built {what}: {size / 1e6:,.0f} MB in {progress.seconds:.0f} s")
+
+
+def _check(env: Environment, recipe: Recipe, lock: BinaryIO, progress: installer.Progress) -> None:
+    """Run what was installed once: an environment that can't is none."""
+    program = env.folder / "bin" / recipe.check[0]
+    environ = {**os.environ, "DRAFTMILL_ENGINE": env.name}
+    environ.pop("PYTHONPATH", None)
+    try:
+        status = installer.run_child([str(program), *recipe.check[1:]], environ, lock, progress)
+    except OSError as error:
+        raise PlainError(f"{progress.what} was installed, but {program} can't be run: {error.strerror}") from error
+    if status != 0:
+        tail = "\n".join(progress.log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:])
+        raise PlainError(f"{progress.what} was installed, but doesn't start:\n{tail}\nAll of it: {progress.log}")

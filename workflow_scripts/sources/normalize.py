@@ -1,0 +1,170 @@
+"""One source to its shard: results/sources/SOURCE-HASH, and results/RUN/sources/SOURCE.json that names it."""
+
+import argparse
+import shutil
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from workflow_scripts import config, files
+from workflow_scripts.errors import PlainError
+from workflow_scripts.jobs import run_job, say, timed
+from workflow_scripts.run import Run
+from workflow_scripts.sources import NORMALIZER_VERSION
+from workflow_scripts.sources.readers import resolve
+from workflow_scripts.sources.reading import Reading
+from workflow_scripts.sources.shard import PromptsWriter, finished
+
+
+class SourceFile(NamedTuple):
+    """A file as the run's lock.json recorded it."""
+
+    path: Path
+    bytes: int
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path) -> "SourceFile":
+        """The file as it is now."""
+        return cls(path, path.stat().st_size, files.sha256_file(path))
+
+
+def build_shard(name: str, source: config.Source, sources: list[SourceFile], folder: Path) -> dict[str, Any]:
+    """Make the shard `folder` of the source `name`, or find it whole; return its stats.
+
+    Runs that need the same shard wait for each other. PlainError if a file is not as recorded or is broken, and if
+    the rows don't fit the shape.
+    """
+    lock = folder.with_name(f".{folder.name}.lock")
+    try:
+        with files.file_lock(lock, wait=False):
+            return _find_or_build(name, source, sources, folder)
+    except files.Locked:
+        say(f"source {name}: another run is reading it; waiting")
+    with files.file_lock(lock):
+        return _find_or_build(name, source, sources, folder)
+
+
+def _find_or_build(name: str, source: config.Source, sources: list[SourceFile], folder: Path) -> dict[str, Any]:
+    stats = finished(folder)
+    if stats is not None:
+        say(f"source {name}: {stats['prompts']:,} prompts are in {folder} already")
+        return stats
+    tmp = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(tmp, ignore_errors=True)
+    tmp.mkdir(parents=True)
+    try:
+        stats = _build(name, source, sources, tmp)
+    except BaseException:
+        shutil.rmtree(tmp, ignore_errors=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)  # a damaged one, or an older version's
+    tmp.replace(folder)
+    files.fsync_folder(folder.parent)
+    return stats
+
+
+def _build(name: str, source: config.Source, sources: list[SourceFile], tmp: Path) -> dict[str, Any]:
+    start = time.monotonic()
+    total_bytes = sum(file.bytes for file in sources)
+    say(f"source {name}: reading {len(sources)} file{'s' * (len(sources) != 1)}, {total_bytes:,} bytes")
+    before = [_check_unchanged(file) for file in sources]
+    reading = Reading(name, source)
+    prompts = tmp / "prompts.parquet"
+    with files.atomic_path(prompts) as path:
+        writer = PromptsWriter(path)
+        try:
+            files.write_jsonl_zst(tmp / "rejects.jsonl.zst", reading.run([file.path for file in sources], writer))
+        finally:
+            writer.close()
+    for file, identity in zip(sources, before, strict=True):
+        if _identity(file) != identity:
+            raise PlainError(f"{file.path} changed while it was read; run the same line again")
+    reading.check()
+    tally = reading.tally
+    assert tally.rows == tally.prompts + tally.rejects.total()
+    stats = {
+        "normalizer": NORMALIZER_VERSION,
+        **tally.to_json(),
+        "bytes": total_bytes,
+        "prompts_bytes": prompts.stat().st_size,
+        "prompts_sha256": files.sha256_file(prompts),
+        "seconds": round(time.monotonic() - start, 3),
+    }
+    files.write_json(tmp / "stats.json", stats)
+    say(f"source {name}: {tally.prompts:,} prompts of {tally.rows:,} rows, {tally.rejects.total():,} rejected")
+    return stats
+
+
+def _check_unchanged(file: SourceFile) -> tuple[int, int, int]:
+    """Check that the file's bytes are those recorded; what tells later whether it was touched meanwhile."""
+    identity = _identity(file)
+    if identity[0] != file.bytes or files.sha256_file(file.path) != file.sha256:
+        raise PlainError(
+            f"{file.path} has changed since this run began ({file.bytes:,} bytes then, {identity[0]:,} now). Put the "
+            f"old file back, or run the same line again: with the new file it starts a new run"
+        )
+    return identity
+
+
+def _identity(file: SourceFile) -> tuple[int, int, int]:
+    try:
+        stat = file.path.stat()
+    except OSError as error:
+        raise PlainError(
+            f"{file.path}: {error.strerror}. This run was started with it: put it back, or start a new run without it"
+        ) from error
+    return stat.st_size, stat.st_mtime_ns, stat.st_ino
+
+
+def ensure_shard(run: Run, name: str) -> Path:
+    """The shard folder of a run's source, whole: as it is, or built from the files that lock.json recorded."""
+    locked = files.read_json(run.lock)["sources"][name]
+    folder: Path = run.results / locked["shard"]
+    if finished(folder) is None:
+        source = run.config.sources[name]
+        build_shard(name, source, _recorded_files(source.path, locked["files"]), folder)
+    return folder
+
+
+def _recorded_files(pattern: str, recorded: list[dict[str, Any]]) -> list[SourceFile]:
+    """The files of a source where they are now, as lock.json recorded them: by name, since folders may move."""
+    paths = resolve(pattern)
+    if [path.name for path in paths] != [file["name"] for file in recorded]:
+        raise PlainError(
+            f"{pattern} names other files than when this run began ({len(paths)} now, {len(recorded)} then). Put them "
+            f"back, or run the same line again: with the new files it starts a new run"
+        )
+    return [SourceFile(path, file["bytes"], file["sha256"]) for path, file in zip(paths, recorded, strict=True)]
+
+
+def normalize(path: Path) -> None:
+    """Write results/RUN/sources/SOURCE.json at `path`; the shard it names exists then."""
+    run, name = Run.holding(path), path.stem
+    if name not in run.config.sources:
+        raise PlainError(f"{path}: the run has no source {name!r}; it has {', '.join(run.config.sources)}")
+    with timed(run.folder, "sources"):
+        folder = ensure_shard(run, name)
+        stats = files.read_json(folder / "stats.json")
+        files.write_json(
+            path,
+            {
+                "source": name,
+                "shard": folder.relative_to(run.results).as_posix(),
+                "rows": stats["rows"],
+                "prompts": stats["prompts"],
+                "rejects": stats["rejects"],
+                "sha256": stats["prompts_sha256"],
+            },
+        )
+
+
+def main() -> None:
+    """The job."""
+    parser = argparse.ArgumentParser(description="Read one source into its normalized shard.")
+    parser.add_argument("path", type=Path, help="results/RUN/sources/SOURCE.json")
+    normalize(parser.parse_args().path)
+
+
+if __name__ == "__main__":
+    run_job(main)

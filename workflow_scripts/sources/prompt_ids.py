@@ -1,0 +1,79 @@
+"""What makes two prompts the same.
+
+The ids are a stable contract: completions, exclusions and published objects are keyed by them. An id is the hex sha256
+of one line of JSON, UTF-8, no spaces, keys sorted at every level, as orjson writes it with OPT_SORT_KEYS:
+
+    {"messages":[...],"system":"..."|null,"tools":[...]|null}
+
+`system` is the text of the system message, which always stands first. `tools` are as normalized, null for none. Each
+other message is {"content":"...","role":"user"|"tool"}, with "name" where it has one; a tool result's call id is left
+out, for it names a call of the recorded answer. `first_id` takes the messages before the first assistant turn.
+`all_id` takes every message but the assistant's, with null in the place of each run of assistant turns that others
+follow: [a question, null, a question] is another prompt than [a question, a question]. So neither depends on what was
+recorded as an answer, and they are equal for a conversation of one question.
+"""
+
+import hashlib
+import unicodedata
+from typing import Any
+
+import orjson
+
+from workflow_scripts.records import Message
+
+Tools = list[dict[str, Any]] | None
+
+
+def prompt_side(messages: list[Message]) -> list[Message]:
+    """The messages before the first assistant turn: what is sent under `turns: first`."""
+    for index, message in enumerate(messages):
+        if message["role"] == "assistant":
+            return messages[:index]
+    return messages
+
+
+def first_id(messages: list[Message], tools: Tools) -> str:
+    """The prompt's id under `turns: first`."""
+    return _hash(prompt_side(messages), tools)
+
+
+def all_id(messages: list[Message], tools: Tools) -> str:
+    """The prompt's id under `turns: all`."""
+    return _hash(messages, tools)
+
+
+def _hash(messages: list[Message], tools: Tools) -> str:
+    system = None
+    canonical: list[dict[str, str] | None] = []
+    for message in messages:
+        if message["role"] == "system":
+            system = message["content"]
+        elif message["role"] != "assistant":
+            canonical.append({key: message[key] for key in ("role", "content", "name") if key in message})
+        elif canonical and canonical[-1] is not None:
+            canonical.append(None)
+    if canonical and canonical[-1] is None:
+        canonical.pop()
+    value = {"system": system, "tools": tools or None, "messages": canonical}
+    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def prompt_text(messages: list[Message], tools: Tools) -> str:
+    """What exact deduplication compares: the prompt side's text, where case, spacing and Unicode form don't count.
+
+    One line per message, `role: text`, in NFC, case-folded, white space collapsed; then the tools, if any.
+    """
+    lines = [f"{message['role']}: {_plain(message['content'])}" for message in prompt_side(messages)]
+    if tools:
+        lines.append("tools: " + _plain(orjson.dumps(tools, option=orjson.OPT_SORT_KEYS).decode()))
+    return "\n".join(lines)
+
+
+def _plain(text: str) -> str:
+    # Case folding can undo a composition, so NFC comes again after it (Unicode, chapter 3.13).
+    return " ".join(unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold()).split())
+
+
+def dedupe_key(messages: list[Message], tools: Tools) -> str:
+    """Hex sha256 of `prompt_text`."""
+    return hashlib.sha256(prompt_text(messages, tools).encode()).hexdigest()

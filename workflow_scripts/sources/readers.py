@@ -1,0 +1,84 @@
+"""From a path pattern to files, and from a file to rows, in memory that does not grow with the file."""
+
+import glob
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from workflow_scripts.errors import PlainError
+from workflow_scripts.sources.rejects import BadRow
+
+PARQUET = (".parquet",)
+JSON = tuple(kind + packed for kind in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst"))
+MAX_ROW_BYTES = 16 << 20
+
+Row = dict[str, Any]
+
+
+def ending(path: Path) -> str | None:
+    """The ending that decides how `path` is read (`.jsonl.gz`); None if it is none that can be."""
+    name = path.name.lower()
+    return next((known for known in (*PARQUET, *JSON) if name.endswith(known)), None)
+
+
+def resolve(path_pattern: str) -> list[Path]:
+    """The files that a pattern names, sorted: a file, a glob (`**` for any depth), or a folder with all below it.
+
+    In a folder, files with other endings are passed over; a pattern that matches such a file is a mistake.
+    """
+    path = Path(path_pattern).expanduser()
+    if path.is_dir():
+        found = sorted(file for file in path.rglob("*") if file.is_file() and ending(file) and not _hidden(file, path))
+        if not found:
+            raise PlainError(f"{path_pattern}: no file in this folder ends in {_endings()}")
+        return found
+    # A file whose name holds *, ? or [ is meant as itself. Path.glob would find hidden files too.
+    names = [str(path)] if path.is_file() else glob.glob(str(path), recursive=True)  # noqa: PTH207
+    found = sorted(file for file in {Path(name) for name in names} if file.is_file())
+    if not found:
+        raise PlainError(f"{path_pattern}: no such file, and no file matches it as a pattern (from {Path.cwd()})")
+    for file in found:
+        if ending(file) is None:
+            raise PlainError(f"{path_pattern}: {file} can't be read; files must end in {_endings()}")
+    return found
+
+
+def _hidden(file: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in file.relative_to(folder).parts)
+
+
+def _endings() -> str:
+    return ".parquet, .jsonl, .ndjson or .json (JSON also with .gz or .zst)"
+
+
+# The readers are imported where they are used: a dry run resolves paths, and pyarrow takes long to import.
+def read_rows(
+    file: Path, columns: Collection[str] | None = None, max_row_bytes: int = MAX_ROW_BYTES
+) -> Iterator[tuple[int, Row | BadRow]]:
+    """The rows of a file, each with its number from 0 (a JSON line's is the number of the line).
+
+    A row that can't be read comes as a BadRow, and the rows after it come as if it were not there. Of a Parquet
+    file only the named `columns` are read. PlainError if the file itself is broken, so that rows would be lost.
+    """
+    try:
+        if ending(file) in PARQUET:
+            from workflow_scripts.sources import parquet_rows
+
+            yield from parquet_rows.read(file, columns, max_row_bytes)
+        elif ending(file) is not None:
+            from workflow_scripts.sources import json_rows
+
+            yield from json_rows.read(file, max_row_bytes)
+        else:
+            raise PlainError(f"{file} can't be read; files must end in {_endings()}")
+    except OSError as error:
+        raise PlainError(f"{file}: {error.strerror or error}") from error
+
+
+def column_names(file: Path) -> list[str]:
+    """The columns that a Parquet file declares; none for JSON, whose rows say it one by one."""
+    if ending(file) not in PARQUET:
+        return []
+    from workflow_scripts.sources import parquet_rows
+
+    return parquet_rows.column_names(file)

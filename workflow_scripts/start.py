@@ -1,0 +1,175 @@
+"""What a start of Snakemake does before the first job: the plan at parse time, then the run's lock and records."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from workflow_scripts import files, identity, processes, results_lock
+from workflow_scripts import config as configs
+from workflow_scripts.config import Config
+from workflow_scripts.errors import PlainError
+from workflow_scripts.publishing.batches import batch_chunks, batch_names
+from workflow_scripts.reporting.table import table
+from workflow_scripts.run import Run
+
+HOW_TO_GO_ON = "Not finished. What is done is safe: the same line again goes on from here."
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run, known before anything is read but the config and the bytes of local files."""
+
+    config: Config
+    run: Run
+    identity: dict[str, Any]
+    sources: dict[str, dict[str, Any]]  # as in lock.json: {NAME: {"shard": "sources/NAME-HASH", "files": [...]}}
+
+    @property
+    def batches(self) -> dict[str, list[str]]:
+        """The publishing jobs of the chunks, `{batch: its chunks}`; none without a store."""
+        chunks = self.run.chunks()
+        names = batch_names(len(chunks)) if self.config.publish.store != "none" else []
+        return {name: batch_chunks(name, chunks) for name in names}
+
+    @property
+    def training_hash(self) -> str:
+        return identity.training_hash(self.config)
+
+    @property
+    def publish_hash(self) -> str:
+        return identity.publish_hash(self.config)
+
+
+def open_plan(values: dict[str, Any], configfiles: Sequence[Path], basedir: str) -> Plan:
+    """The plan of this start of Snakemake; jobs find this project's modules and Python through the environment.
+
+    `--configfile` stands in for config/config.yaml; lone `--config` values are laid over it.
+    """
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    os.environ["PYTHONPATH"] = basedir
+    processes.claim_run_process()
+    where = ", ".join(str(path) for path in configfiles)
+    if not configfiles:
+        default = Path(basedir) / "config" / "config.yaml"
+        where = "config/config.yaml"
+        values = _overlay(configs.load_yaml(default), values)
+    return plan(values, where)
+
+
+def _overlay(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(under)
+    for key, value in over.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _overlay(merged[key], value) if both else value
+    return merged
+
+
+def plan(values: dict[str, Any], where: str) -> Plan:
+    """The plan of a config. PlainError holds one line per mistake."""
+    config = configs.parse(values, where)
+    hashes = identity.ContentHashes()
+    found, problems = {}, []
+    for name, source in config.sources.items():
+        try:
+            found[name] = identity.source_files(name, source, hashes)
+        except PlainError as error:
+            problems.append(f"{where}: {error}")
+    if problems:
+        raise PlainError("\n".join(problems))
+    what = identity.run_identity(config, found, hashes)
+    hashes.save()
+    run = Run(Path(config.results) / identity.run_name(what), config)
+    sources = {
+        name: {"shard": f"sources/{identity.shard_name(name, config.sources[name], listed)}", "files": listed}
+        for name, listed in found.items()
+    }
+    return Plan(config, run, what, sources)
+
+
+def announce(plan: Plan, note: str | None, targets: list[str]) -> None:
+    """Print RUN first of all, what an older run of the name differs in, and refuse targets under results/NAME/."""
+    print(f"run {plan.run.name} in {plan.run.folder}", file=sys.stderr)
+    link = plan.run.results / plan.config.name
+    for target in targets:
+        if target.startswith(f"{link}/"):
+            raise PlainError(f"{target} goes through a link, which Snakemake can't; say {target.replace(str(link), str(plan.run.folder), 1)}")
+    for line in [*_older_sibling(plan), *([note] if note else [])]:
+        print(line, file=sys.stderr)
+
+
+def _older_sibling(plan: Plan) -> list[str]:
+    """Where a run of this name has completions under another identity: which keys differ, and what that costs."""
+    if plan.run.lock.exists():
+        return []
+    found = []
+    for folder in plan.run.results.glob(f"{plan.config.name}-*/completions"):
+        other = Run(folder.parent)
+        made = sum(1 for chunk in folder.glob("[0-9][0-9][0-9][0-9][0-9].json"))
+        if made and other.lock.exists():
+            found.append((other.lock.stat().st_mtime, made, other))
+    if not found:
+        return []
+    _, _, other = max(found, key=lambda item: item[0])
+    rows = sum(
+        files.read_json(sidecar)["completions"]["rows"] for sidecar in other.folder.glob("completions/[0-9]*[0-9].json")
+    )
+    keys = ", ".join(differing_keys(files.read_json(other.lock)["identity"], plan.identity)) or "the format"
+    return [
+        f"{other.name} has {rows} completions and differs in: {keys}. They would be made again here; "
+        f"to keep them, set these keys back"
+    ]
+
+
+def differing_keys(old: Any, new: Any, at: str = "") -> list[str]:
+    """The dotted keys in which two identities differ."""
+    if at == "sources":
+        old, new = dict(old), dict(new)
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = [*old, *(key for key in new if key not in old)]
+        return [
+            line
+            for key in keys
+            for line in differing_keys(old.get(key), new.get(key), f"{at}.{key}" if at else key)
+        ]
+    return [] if old == new else [at]
+
+
+def begin(plan: Plan, *, keep_incomplete: bool) -> None:
+    """Before the first job: take the lock, write the run's records, check the store. No rule has these as input.
+
+    run.yaml is the config as run; lock.json, written once, binds what was resolved at first use.
+    """
+    if keep_incomplete:
+        raise PlainError("--keep-incomplete makes a file that a crash cut short pass for a finished one; leave it out")
+    run = plan.run
+    results_lock.take(run.results, run.name)
+    text = yaml.safe_dump(plan.config.model_dump(exclude_unset=True), sort_keys=False, allow_unicode=True)
+    files.write_bytes(run.folder / "run.yaml", text.encode())
+    _link(run.results / plan.config.name, run.name)
+    if plan.config.publish.store != "none":
+        from workflow_scripts.publishing.preflight import preflight  # boto3 takes a second that a plan doesn't need
+
+        preflight(run)
+    if not run.lock.exists():
+        lock = {"run": run.name, "format": 1, "identity": plan.identity, "sources": plan.sources}
+        files.write_json(run.lock, lock)
+
+
+def _link(link: Path, target: str) -> None:
+    """Point results/NAME to the run, for reading; anything else of that name is left alone."""
+    if link.is_symlink() or not link.exists():
+        tmp = link.with_name(f".{link.name}.tmp")
+        tmp.unlink(missing_ok=True)
+        tmp.symlink_to(target)
+        tmp.replace(link)
+
+
+def end(plan: Plan) -> None:
+    """After the last job: the run's table, if the whole run was made."""
+    if plan.run.summary.exists():
+        print(table(files.read_json(plan.run.summary)), file=sys.stderr)
