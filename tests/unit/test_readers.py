@@ -241,6 +241,10 @@ def test_resolve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_resolve_says_what_is_wrong(tmp_path: Path) -> None:
     write(tmp_path / "notes.txt", b"")
-    for pattern, message in [("*.jsonl", "no such file"), ("*", "must end in .parquet, .jsonl"), ("", "no file in this")]:
+    for pattern, message in [
+        ("*.jsonl", "no such file"),
+        ("*", "must end in .parquet, .jsonl"),
+        ("", "no file in this"),
+    ]:
         with pytest.raises(PlainError, match=message):
             resolve(str(tmp_path / pattern))

@@ -104,7 +104,12 @@ def test_renamed_columns() -> None:
 @pytest.mark.parametrize(
     ("shape", "row", "kind", "detail"),
     [
-        ("prompt_response", {"text": "Q"}, "missing_column", "no prompt or question or instruction or query or problem"),
+        (
+            "prompt_response",
+            {"text": "Q"},
+            "missing_column",
+            "no prompt or question or instruction or query or problem",
+        ),
         ("prompt_response_system", {"question": "Q"}, "missing_column", "no system_prompt or system"),
         ("tools_query_answers", {"query": "Q"}, "missing_column", "no tools"),
         ("prompt_response", {"prompt": None}, "empty_prompt", ""),
@@ -122,15 +127,40 @@ def test_renamed_columns() -> None:
         ("messages", {"messages": [system("S"), system("S"), user("Q")]}, "system_not_first", "turn 1"),
         ("messages", {"messages": [system("S"), user("Q")], "system": "T"}, "two_systems", "a column and"),
         ("messages", {"messages": [{"role": "User", "content": "Q"}]}, "unknown_role", "User"),
-        ("messages", {"messages": [{"role": "user", "text": "Q"}]}, "bad_messages", "turn 0 has no `content`; it has role"),
+        (
+            "messages",
+            {"messages": [{"role": "user", "text": "Q"}]},
+            "bad_messages",
+            "turn 0 has no `content`; it has role",
+        ),
         ("sharegpt", {"conversations": QA}, "bad_messages", "turn 0 has no text in `from`; it has content, role"),
         ("messages", {"messages": QA, "tools": "{"}, "bad_tools", "not JSON: "),
         ("messages", {"messages": QA, "tools": {"name": "f"}}, "bad_tools", "tools are dict, not a list"),
         ("messages", {"messages": QA, "tools": [{"type": "function"}]}, "bad_tools", "a tool has no name"),
-        ("messages", {"messages": QA, "tools": [{"name": "f", "parameters": {"a": 1}}]}, "bad_tools", "the argument 'a'"),
-        ("messages", {"messages": QA, "tools": [{"name": "f", "x": 1, "parameters": {"a": {"default": 2**64}}}]}, "bad_tools", ""),
-        ("messages", {"messages": [user("Q"), {**assistant(""), "tool_calls": [{}]}]}, "bad_tool_call", "a call has no"),
-        ("messages", {"messages": [user("Q"), {"role": "function_call", "content": "f()"}]}, "bad_tool_call", "not JSON"),
+        (
+            "messages",
+            {"messages": QA, "tools": [{"name": "f", "parameters": {"a": 1}}]},
+            "bad_tools",
+            "the argument 'a'",
+        ),
+        (
+            "messages",
+            {"messages": QA, "tools": [{"name": "f", "x": 1, "parameters": {"a": {"default": 2**64}}}]},
+            "bad_tools",
+            "",
+        ),
+        (
+            "messages",
+            {"messages": [user("Q"), {**assistant(""), "tool_calls": [{}]}]},
+            "bad_tool_call",
+            "a call has no",
+        ),
+        (
+            "messages",
+            {"messages": [user("Q"), {"role": "function_call", "content": "f()"}]},
+            "bad_tool_call",
+            "not JSON",
+        ),
     ],
 )
 def test_rejects(shape: Shape, row: dict[str, Any], kind: str, detail: str) -> None:
@@ -150,7 +180,10 @@ def test_every_role_of_the_table_is_read() -> None:
         if role == "system":
             turns.reverse()
         conversation = convert("sharegpt", {"conversations": turns})
-        assert {message["role"] for message in conversation.messages} == {"user", "assistant" if role == "call" else role}
+        assert {message["role"] for message in conversation.messages} == {
+            "user",
+            "assistant" if role == "call" else role,
+        }
         assert sorted(conversation.roles) == sorted(["human", raw])
 
 
@@ -223,11 +256,15 @@ def test_tools_query_answers() -> None:
 def test_tools_of_the_api_stay_and_bare_schemas_are_wrapped() -> None:
     function = {"name": "f", "strict": True, "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}}
     ready = {"type": "function", "function": function}
-    bare = {"name": "g", "parameters": {"type": "dict", "properties": {"a": {"type": "list", "items": {"type": "int"}}}}}
+    bare = {
+        "name": "g",
+        "parameters": {"type": "dict", "properties": {"a": {"type": "list", "items": {"type": "int"}}}},
+    }
     schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}}}}
     conversation = convert("messages", {"messages": QA, "tools": [ready, {"function": function}, bare]})
     assert conversation.tools == [ready, ready, {"type": "function", "function": {"name": "g", "parameters": schema}}]
-    for none in (None, "", "null", "[]", []):
+    nothing: list[Any] = [None, "", "null", "[]", []]
+    for none in nothing:
         assert convert("messages", {"messages": QA, "tools": none}).tools is None
 
 
