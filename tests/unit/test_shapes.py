@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from workflow_scripts.config import Columns, Shape
 from workflow_scripts.records import Message
 from workflow_scripts.sources.rejects import Rejected
-from workflow_scripts.sources.shapes import ROLES, USUAL, Conversation, converter, row_id
+from workflow_scripts.sources.shapes import ROLES, USUAL, Conversation, column_names, converter, row_id
 
 
 def convert(shape: Shape, row: dict[str, Any], **columns: str) -> Conversation:
@@ -321,11 +321,12 @@ def test_calls_and_results_are_paired() -> None:
     ],
 )
 def test_row_id(row: dict[str, Any], expected: str | None) -> None:
-    assert row_id(row, "messages", Columns()) == expected
+    assert row_id(row, USUAL["messages"]["id"]) == expected
 
 
 def test_row_id_of_a_named_column() -> None:
-    assert row_id({"id": "a", "key": "b"}, "messages", Columns(id="key")) == "b"
+    names = column_names("messages", Columns(id="key"))["id"]
+    assert row_id({"id": "a", "key": "b"}, names) == "b"
 
 
 def test_every_shape_of_the_config_is_known() -> None:
@@ -347,10 +348,10 @@ turn = st.fixed_dictionaries(
     optional={"tool_calls": anything, "function_call": anything, "name": anything, "tool_call_id": anything},
 )
 fields = anything | st.lists(turn, max_size=5)
-columns = sorted({name for names in USUAL.values() for usual in names.values() for name in usual})
+known_columns = sorted({name for names in USUAL.values() for usual in names.values() for name in usual})
 
 
-@given(shape=st.sampled_from(get_args(Shape)), row=st.dictionaries(st.sampled_from(columns), fields, max_size=6))
+@given(shape=st.sampled_from(get_args(Shape)), row=st.dictionaries(st.sampled_from(known_columns), fields, max_size=6))
 def test_no_row_raises_anything_but_a_reject(shape: Shape, row: dict[str, Any]) -> None:
     try:
         conversation = convert(shape, row)
