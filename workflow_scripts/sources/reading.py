@@ -126,7 +126,7 @@ class Reading:
     def _prompt(self, row: shapes.Row, path: Path, number: int, writer: PromptsWriter) -> None:
         conversation = self._convert(row)
         messages, tools = conversation.messages, conversation.tools
-        own_id = shapes.row_id(row, self._source.shape, self._source.columns)
+        own_id = shapes.row_id(row, self._names["id"])
         writer.add(
             {
                 "first_id": prompt_ids.first_id(messages, tools),

@@ -130,9 +130,9 @@ def converter(shape: Shape, columns: Columns) -> Callable[[Row], Conversation]:
     return read
 
 
-def row_id(row: Row, shape: Shape, columns: Columns) -> str | None:
-    """The row's own id as text; None if it has none."""
-    for name in column_names(shape, columns)["id"]:
+def row_id(row: Row, names: tuple[str, ...]) -> str | None:
+    """The row's own id as text, from the first of the columns `names` that holds one; None if none does."""
+    for name in names:
         value = row.get(name)
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)

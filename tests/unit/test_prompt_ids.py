@@ -1,0 +1,136 @@
+"""Prompt ids: a stable contract, blind to recorded answers."""
+
+import hashlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workflow_scripts.records import Message
+from workflow_scripts.sources.prompt_ids import all_id, dedupe_key, first_id, prompt_side, prompt_text
+
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+
+
+def user(content: str) -> Message:
+    return {"role": "user", "content": content}
+
+
+def assistant(content: str) -> Message:
+    return {"role": "assistant", "content": content}
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_the_canonical_form() -> None:
+    messages: list[Message] = [
+        {"role": "system", "content": "S"},
+        user("Größe?\n"),
+        {"role": "assistant", "content": "", "tool_calls": []},
+        assistant("and more"),
+        {"role": "tool", "content": "7", "tool_call_id": "x", "name": "f"},
+        assistant("A"),
+    ]
+    tools = '[{"function":{"name":"f","parameters":{"type":"object"}},"type":"function"}]'
+    first = '{"messages":[{"content":"Größe?\\n","role":"user"}],"system":"S","tools":' + tools + "}"
+    whole = (
+        '{"messages":[{"content":"Größe?\\n","role":"user"},null,{"content":"7","name":"f","role":"tool"}],'
+        '"system":"S","tools":' + tools + "}"
+    )
+    assert first_id(messages, TOOLS) == sha256(first)
+    assert all_id(messages, TOOLS) == sha256(whole)
+    assert first_id([user("Q")], None) == sha256(
+        '{"messages":[{"content":"Q","role":"user"}],"system":null,"tools":null}'
+    )
+
+
+contents = st.text(max_size=5)
+answers = st.builds(
+    lambda content, reasoning, name: Message(
+        role="assistant",
+        content=content,
+        reasoning_content=reasoning,
+        tool_calls=[{"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}}],
+    ),
+    contents,
+    contents,
+    contents,
+)
+asked = st.builds(user, contents) | st.builds(lambda text: Message(role="tool", content=text), contents)
+
+
+@given(turns=st.lists(st.tuples(asked, st.lists(answers, max_size=2))), data=st.data())
+def test_ids_do_not_depend_on_recorded_answers(turns: list[tuple[Message, list[Message]]], data: st.DataObject) -> None:
+    def conversation(replies: list[list[Message]]) -> list[Message]:
+        return [message for (asking, _), reply in zip(turns, replies, strict=True) for message in (asking, *reply)]
+
+    recorded = conversation([reply for _, reply in turns])
+    other = conversation([data.draw(st.lists(answers, min_size=1, max_size=3)) if reply else [] for _, reply in turns])
+    assert first_id(recorded, TOOLS) == first_id(other, TOOLS)
+    assert all_id(recorded, TOOLS) == all_id(other, TOOLS)
+    assert dedupe_key(recorded, TOOLS) == dedupe_key(other, TOOLS)
+    assert all_id([*recorded, assistant("last")], TOOLS) == all_id(recorded, TOOLS)
+
+
+@given(first=st.lists(asked, max_size=3), second=st.lists(asked, max_size=3))
+def test_other_questions_have_other_ids(first: list[Message], second: list[Message]) -> None:
+    assert (first_id(first, None) == first_id(second, None)) == (first == second)
+
+
+def test_what_changes_an_id() -> None:
+    base = [user("Q"), assistant("A"), user("Q2")]
+    cases: list[tuple[list[Message], Any]] = [
+        (base, None),
+        (base, TOOLS),
+        ([{"role": "system", "content": "S"}, *base], None),
+        ([user("Q"), user("Q2")], None),
+        ([user("Q")], None),
+        ([user("q"), assistant("A"), user("Q2")], None),
+        ([{**user("Q"), "name": "Ann"}, assistant("A"), user("Q2")], None),
+    ]
+    assert len({all_id(messages, tools) for messages, tools in cases}) == len(cases)
+    assert all_id(base, []) == all_id(base, None)
+    assert first_id(base, None) == first_id([user("Q")], None) == all_id([user("Q")], None)
+
+
+def test_call_ids_of_results_do_not_count() -> None:
+    def conversation(call_id: str) -> list[Message]:
+        return [user("Q"), assistant(""), {"role": "tool", "content": "1", "tool_call_id": call_id}]
+
+    assert all_id(conversation("a"), None) == all_id(conversation("b"), None)
+
+
+def test_prompt_side() -> None:
+    assert prompt_side([user("Q"), user("R"), assistant("A"), user("S")]) == [user("Q"), user("R")]
+    assert prompt_side([user("Q")]) == [user("Q")]
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("What is  this?", "what is\nthis? "),
+        ("STRASSE", "straße"),
+        ("caf\u00e9", "cafe\u0301"),
+        ("a\u00a0b", "a b"),
+        ("\u0345", "\u03b9"),
+    ],
+)
+def test_text_that_counts_as_the_same(one: str, two: str) -> None:
+    assert prompt_text([user(one)], None) == prompt_text([user(two)], None)
+    assert dedupe_key([user(one)], None) == dedupe_key([user(two)], None)
+    assert first_id([user(one)], None) != first_id([user(two)], None)
+
+
+def test_text_that_does_not_count_as_the_same() -> None:
+    cases: list[tuple[list[Message], Any]] = [
+        ([user("a b")], None),
+        ([user("ab")], None),
+        ([user("a"), user("b")], None),
+        ([user("a user: b")], None),
+        ([{"role": "system", "content": "a"}, user("b")], None),
+        ([user("a b")], TOOLS),
+    ]
+    assert len({prompt_text(messages, tools) for messages, tools in cases}) == len(cases)
