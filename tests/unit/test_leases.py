@@ -183,7 +183,7 @@ def test_more_leases_than_the_file_was_made_for(tmp_path: Path, stack: ExitStack
 
 
 @settings(max_examples=60, deadline=None)
-@given(data=st.data(), seats=st.integers(1, 12))
+@given(data=st.data(), seats=st.integers(2, 8))
 def test_used_seats_never_exceed_the_server(
     data: st.DataObject, seats: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -192,11 +192,11 @@ def test_used_seats_never_exceed_the_server(
     left: dict[Lease, int] = {}  # prompts without an answer, those in flight too
     used: dict[Lease, int] = {}
     with ExitStack() as stack:
-        for _ in range(data.draw(st.integers(1, 40), "steps")):
-            step = data.draw(st.sampled_from(["come", "send", "send", "finish", "leave"]), "step")
+        steps = st.lists(st.sampled_from(["come", "come", "send", "send", "send", "finish", "leave"]), min_size=15)
+        for step in data.draw(steps, "steps"):
             if step == "come" and len(left) < 4:
                 lease = stack.enter_context(acquire(servers, 1, 4))
-                left[lease], used[lease] = data.draw(st.integers(0, 15), "prompts"), 0
+                left[lease], used[lease] = data.draw(st.integers(0, seats + 3), "prompts"), 0
                 if data.draw(st.booleans(), "says its want at once"):
                     lease.want(min(left[lease], seats))
             elif left:
