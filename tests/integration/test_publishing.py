@@ -226,6 +226,7 @@ def test_a_foreign_object_under_our_key_is_refused(
     store: Store, foreign: "S3Client", metadata: dict[str, str], whose: str
 ) -> None:
     key = store.key("lock.json")
+    metadata = {**metadata, "sha256": digest(b"content").sha256}  # the very same content is foreign too
     foreign.put_object(Bucket="draftmill", Key=key, Body=b"content", Metadata=metadata, ChecksumAlgorithm="CRC64NVME")
     with pytest.raises(Taken, match=f"{whose}.*publish.prefix") as caught:
         store.create(b"content", "lock.json")

@@ -30,7 +30,8 @@ def restore_chunk(run: Run, chunk: str) -> bool:
     there = [path for path in paths if path in published]
     if not there:
         return False
-    from workflow_scripts.publishing.store import open_store  # boto3 takes long to import, and most chunks are not there
+    # Only now: boto3 takes long to import, and most chunks are not there.
+    from workflow_scripts.publishing.store import open_store
 
     store = open_store(run)
     # A listing from before another job, or another machine, published the rest is no half chunk.
