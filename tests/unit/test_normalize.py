@@ -191,16 +191,15 @@ def test_what_a_killed_build_left_does_not_matter(tmp_path: Path) -> None:
     assert not (tmp_path / ".shard.tmp").exists()
 
 
-def test_another_builder_is_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_builder_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "shard"
     file = write(tmp_path / "x.jsonl", good(3))
     waiting = threading.Event()
+    monkeypatch.setattr(normalize, "say", lambda text: waiting.set() if "another run is reading it" in text else None)
     builder = threading.Thread(target=build_shard, args=("demo", source(), [file], folder))
     with files.file_lock(tmp_path / ".shard.lock"):
         builder.start()
-        while not waiting.is_set():
-            if "another run is reading it" in capsys.readouterr().out:
-                waiting.set()
+        assert waiting.wait(timeout=60)
         assert not folder.exists()
     builder.join(timeout=60)
     assert len(prompts(folder)) == 3
