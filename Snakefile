@@ -25,7 +25,9 @@ from workflow_scripts.errors import PlainError
 from workflow_scripts.serving.capacity import lease_count
 
 try:
-    PLAN = start.open_plan(config, workflow.config_settings.configfiles, workflow.basedir)
+    PLAN = start.open_plan(
+        config, workflow.config_settings.configfiles, workflow.basedir
+    )
     LEASES, NOTE = lease_count(PLAN.config, workflow.cores)
     start.announce(PLAN, NOTE, sys.argv[1:])
 except PlainError as error:
@@ -38,7 +40,9 @@ workflow.register_resource("lease", LEASES)
 
 onstart:
     try:
-        start.begin(PLAN, keep_incomplete=workflow.execution_settings.keep_incomplete)
+        start.begin(
+            PLAN, keep_incomplete=workflow.execution_settings.keep_incomplete
+        )
     except PlainError as error:
         sys.exit(f"error: {error}")
 
@@ -69,10 +73,10 @@ include: "rules/reporting.smk"
 rule all:
     """Everything: completions in the store, training shards, the account."""
     default_target: True
-    message:
-        "All is there"
     input:
         rules.completions.input,
         rules.training.input,
         rules.publish.input,
         f"{RUN}/summary.json",
+    message:
+        "All is there"

@@ -20,11 +20,11 @@ rule chunk:
         sidecar=f"{RUN}/completions/{{chunk}}.json",
     log:
         f"{RUN}/logs/completions/{{chunk}}.log",
+    priority: lambda wildcards: len(CHUNKS) - int(wildcards.chunk)
+    retries: 2
     conda:
         "../envs/pipeline.yaml"
     threads: 0
-    priority: lambda wildcards: len(CHUNKS) - int(wildcards.chunk)
-    retries: 2
     resources:
         lease=1,
     message:

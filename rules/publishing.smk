@@ -18,9 +18,9 @@ rule publish_start:
         f"{PUBLISHED}/start.json",
     log:
         f"{RUN}/logs/published/start.log",
+    priority: len(CHUNKS) + 2
     conda:
         "../envs/pipeline.yaml"
-    priority: len(CHUNKS) + 2
     message:
         "Publish the manifest"
     shell:
@@ -31,14 +31,18 @@ rule publish_batch:
     """Publish a batch of finished chunks, while others are generated."""
     input:
         f"{PUBLISHED}/start.json",
-        lambda wildcards: [str(path) for chunk in BATCHES[wildcards.batch] for path in PLAN.run.chunk_files(chunk)],
+        lambda wildcards: [
+            str(path)
+            for chunk in BATCHES[wildcards.batch]
+            for path in PLAN.run.chunk_files(chunk)
+        ],
     output:
         f"{PUBLISHED}/{{batch}}.json",
     log:
         f"{RUN}/logs/published/{{batch}}.log",
+    priority: len(CHUNKS) + 1
     conda:
         "../envs/pipeline.yaml"
-    priority: len(CHUNKS) + 1
     message:
         "Publish batch {wildcards.batch}"
     shell:

@@ -13,6 +13,7 @@ from workflow_scripts import files
 from workflow_scripts.errors import PlainError
 from workflow_scripts.records import TurnClass
 
+KEPT: tuple[TurnClass, ...] = ("complete", "tool_call", "cut_in_answer")
 NAME = r"^[a-z0-9][a-z0-9_]{0,63}$"
 SECRET_WORDS = ("key", "token", "secret", "password", "credential")
 # SGLang's flags that have such a word in their names and are no secret.
@@ -20,9 +21,7 @@ NOT_SECRET = re.compile(r"(^|-)tokens?-|max-.*-tokens?$|-tokens$|tokenizer|token
 
 Name = Annotated[str, Field(pattern=NAME)]
 Count = Annotated[int, Field(ge=1, strict=True)]
-Shape = Literal[
-    "messages", "sharegpt", "prompt_response", "prompt_response_system", "alpaca", "tools_query_answers"
-]
+Shape = Literal["messages", "sharegpt", "prompt_response", "prompt_response_system", "alpaca", "tools_query_answers"]
 
 
 class Section(BaseModel):
@@ -45,7 +44,10 @@ class Columns(Section):
 class Source(Section):
     """One dataset of the mix."""
 
-    path: str = Field(min_length=1, description="a file or a glob: .parquet, .jsonl, .jsonl.gz, .jsonl.zst, .json")
+    path: str = Field(
+        min_length=1,
+        description="a file, a folder or a glob: .parquet, .jsonl, .ndjson, .json, JSON also as .gz or .zst",
+    )
     shape: Shape = Field(description="how a row holds its conversation")
     columns: Columns = Field(default_factory=Columns)
     take: Count | Literal["all"] = Field("all", description="prompts wanted; `all` takes every usable one")
@@ -137,7 +139,9 @@ class Publish(Section):
     prefix: str = Field("", description="folder in the bucket; objects go to PREFIX/RUN/...")
     endpoint_url: str | None = Field(None, description="an S3 server other than AWS")
     region: str | None = None
-    protect: list[str] = Field(default_factory=list, description="prefixes that nothing may be written at, above or below")
+    protect: list[str] = Field(
+        default_factory=list, description="prefixes that nothing may be written at, above or below"
+    )
 
     @field_validator("endpoint_url")
     @classmethod
@@ -170,7 +174,7 @@ class Training(Section):
 
     max_tokens: Count = Field(4096, description="longer rows are cut at the right")
     min_supervised_tokens: Count = Field(32, description="rows with fewer are dropped; two blocks of 16")
-    keep: list[TurnClass] = Field(default_factory=lambda: ["complete", "tool_call", "cut_in_answer"])
+    keep: list[TurnClass] = Field(list(KEPT), description="classes of turns to keep")
 
 
 class Config(Section):
@@ -197,7 +201,12 @@ class Config(Section):
             )
         total = self.prompts.total
         takes = [source.take for source in self.sources.values() if source.take != "all"]
-        if total is not None and len(takes) == len(self.sources) and total > sum(takes) and not self.prompts.allow_short:
+        if (
+            total is not None
+            and len(takes) == len(self.sources)
+            and total > sum(takes)
+            and not self.prompts.allow_short
+        ):
             raise ValueError(
                 f"prompts.total ({total}) is more than the sources' takes together ({sum(takes)}); "
                 f"take more, or set prompts.allow_short: true"
@@ -267,7 +276,11 @@ def _explain(item: Any, where: str) -> str:
     if kind == "missing":
         return f"{where}: {key}: is missing"
     if is_key or kind == "string_pattern_mismatch":
-        rule = "lower-case letters, digits and _, 64 characters at most" if NAME == context.get("pattern") else context.get("pattern")
+        rule = (
+            "lower-case letters, digits and _, 64 characters at most"
+            if context.get("pattern") == NAME
+            else context.get("pattern")
+        )
         return f"{where}: {key}: {shown} is not allowed; allowed: {rule}"
     if kind == "literal_error":
         return f"{where}: {key}: {shown} is not one of {context['expected']}"

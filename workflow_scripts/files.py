@@ -48,7 +48,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
             os.fsync(fd)
         finally:
             os.close(fd)
-        os.replace(tmp, path)
+        tmp.replace(path)
     except BaseException:
         tmp.unlink(missing_ok=True)
         raise
@@ -85,12 +85,12 @@ def write_jsonl_zst(path: Path, rows: Iterable[Any]) -> int:
     Equal rows give equal bytes.
     """
     count = 0
-    with atomic_path(path) as tmp, tmp.open("wb") as raw:
-        with zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True).stream_writer(raw, closefd=False) as out:
-            for row in rows:
-                out.write(row if isinstance(row, bytes) else orjson.dumps(row))
-                out.write(b"\n")
-                count += 1
+    compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
+    with atomic_path(path) as tmp, tmp.open("wb") as raw, compressor.stream_writer(raw, closefd=False) as out:
+        for row in rows:
+            out.write(row if isinstance(row, bytes) else orjson.dumps(row))
+            out.write(b"\n")
+            count += 1
     return count
 
 

@@ -105,11 +105,9 @@ def run_identity(config: Config, found: dict[str, list[dict[str, Any]]], hashes:
         [name, source.model_dump(exclude_defaults=True, exclude={"path"}) | {"files": found[name]}]
         for name, source in config.sources.items()
     ]
-    # `allow_short` lets a run go on; it decides nothing about what it holds.
-    sections = config.model_dump(
-        exclude_defaults=True, include={"name": True, "prompts": True, "chunks": True, "sampling": True}
-    )
-    sections.get("prompts", {}).pop("allow_short", None)
+    # `allow_short` lets a run go on; it decides nothing about what the run holds.
+    deciding = config.model_copy(update={"prompts": config.prompts.model_copy(update={"allow_short": False})})
+    sections = deciding.model_dump(exclude_defaults=True, include={"name", "prompts", "chunks", "sampling"})
     return sections | {
         "sources": sources,
         "model": model_identity(config.model.path, config.model.revision, hashes),

@@ -129,7 +129,7 @@ def run_process() -> ProcessId | None:
     return ProcessId.parse(os.environ.get(RUN_PROCESS_VARIABLE, ""))
 
 
-def watch(process: ProcessId, on_death: Callable[[], None]) -> None:
+def watch(process: ProcessId, on_death: Callable[[], object]) -> None:
     """Call `on_death` in a thread of its own as soon as `process` is dead (at once if it is dead now)."""
 
     def wait() -> None:

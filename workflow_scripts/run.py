@@ -108,5 +108,3 @@ class Run:
     def store(self) -> Path:
         """The embedded store's folder, shared by the runs of one results folder."""
         return self.results / ".store"
-
-

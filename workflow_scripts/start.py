@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from workflow_scripts import files, identity, processes, results_lock
 from workflow_scripts import config as configs
+from workflow_scripts import files, identity, processes, results_lock
 from workflow_scripts.config import Config
 from workflow_scripts.errors import PlainError
 from workflow_scripts.publishing.batches import batch_chunks, batch_names
@@ -97,7 +97,8 @@ def announce(plan: Plan, note: str | None, targets: list[str]) -> None:
     link = plan.run.results / plan.config.name
     for target in targets:
         if target.startswith(f"{link}/"):
-            raise PlainError(f"{target} goes through a link, which Snakemake can't; say {target.replace(str(link), str(plan.run.folder), 1)}")
+            direct = plan.run.folder / target.removeprefix(f"{link}/")
+            raise PlainError(f"{target} goes through a link, which Snakemake can't; say {direct}")
     for line in [*_older_sibling(plan), *([note] if note else [])]:
         print(line, file=sys.stderr)
 
@@ -132,9 +133,7 @@ def differing_keys(old: Any, new: Any, at: str = "") -> list[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         keys = [*old, *(key for key in new if key not in old)]
         return [
-            line
-            for key in keys
-            for line in differing_keys(old.get(key), new.get(key), f"{at}.{key}" if at else key)
+            line for key in keys for line in differing_keys(old.get(key), new.get(key), f"{at}.{key}" if at else key)
         ]
     return [] if old == new else [at]
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -140,7 +141,7 @@ def test_text_that_goes_on_is_no_repetition() -> None:
 )
 def test_statuses(status: int, text: str, kind: str) -> None:
     for body in ({"message": text}, {"error": {"message": text}}, {"error": text}):
-        fault = from_status(status, files.orjson.dumps(body))
+        fault = from_status(status, orjson.dumps(body))
         assert fault.kind == kind and text in fault.reason
     assert from_status(500, b"\xff\n<html>").reason == "HTTP 500: \ufffd <html>"
 
@@ -204,9 +205,7 @@ def test_every_sample_is_owed(run: Run) -> None:
     assert journal.missing() == [(f"{1:064x}", 0)]
 
 
-@pytest.mark.parametrize(
-    ("numbers", "says"), [([1, 1], "twice"), ([9], "not in its chunk")]
-)
+@pytest.mark.parametrize(("numbers", "says"), [([1, 1], "twice"), ([9], "not in its chunk")])
 def test_a_journal_with_a_doubled_or_foreign_prompt_is_refused(run: Run, numbers: list[int], says: str) -> None:
     journal = journal_of(run, [prompt(1)])
     journal.open_session({}, {})

@@ -35,7 +35,10 @@ def with_changes(changes: dict[str, Any]) -> dict[str, Any]:
         ({"nmae": "x"}, "my.yaml: nmae: unknown key; allowed here: name, results, sources"),
         ({"sources.a.pth": "x"}, "my.yaml: sources.a.pth: unknown key; allowed here: path, shape, columns, take"),
         ({"name": "My run"}, "my.yaml: name: 'My run' is not allowed; allowed: lower-case letters, digits and _"),
-        ({"sources.A-b": {"path": "x", "shape": "messages"}}, "my.yaml: sources.A-b: 'A-b' is not allowed; allowed: lower"),
+        (
+            {"sources.A-b": {"path": "x", "shape": "messages"}},
+            "my.yaml: sources.A-b: 'A-b' is not allowed; allowed: lower",
+        ),
         ({"sources": {}}, "my.yaml: sources:"),
         ({"sources.a.take": "ten"}, "my.yaml: sources.a.take: 'ten'"),
         ({"sources.a.take": 0}, "my.yaml: sources.a.take: 0 should be greater than or equal to 1"),
@@ -46,7 +49,10 @@ def with_changes(changes: dict[str, Any]) -> dict[str, Any]:
         ({"prompts.total": 11}, "my.yaml: prompts.total (11) is more than the sources' takes together (10)"),
         ({"sampling.temperature": "hot"}, "my.yaml: sampling.temperature: 'hot' should be a valid number"),
         ({"servers.args": {"api-key": "x"}}, "my.yaml: servers.args: 'api-key' looks like a secret"),
-        ({"servers.args": {"mem_fraction": 1}}, "my.yaml: servers.args: write the flag 'mem_fraction' as 'mem-fraction'"),
+        (
+            {"servers.args": {"mem_fraction": 1}},
+            "my.yaml: servers.args: write the flag 'mem_fraction' as 'mem-fraction'",
+        ),
         ({"servers.urls": ["http://u:p@h:1"]}, "my.yaml: servers.urls: holds a user or password"),
         ({"servers.urls": ["h:1"]}, "my.yaml: servers.urls: not an http(s) URL"),
         ({"publish.store": "s3"}, "my.yaml: publish: `bucket` is missing"),
@@ -58,7 +64,10 @@ def with_changes(changes: dict[str, Any]) -> dict[str, Any]:
             {"publish": {"store": "s3", "bucket": "bkt", "prefix": "a", "protect": ["a/b"]}},
             "my.yaml: publish: prefix 'a/' meets the protected prefix 'a/b'",
         ),
-        ({"publish": {"store": "s3", "bucket": "bkt", "prefix": "../x"}}, "my.yaml: publish.prefix: '../x' is no prefix"),
+        (
+            {"publish": {"store": "s3", "bucket": "bkt", "prefix": "../x"}},
+            "my.yaml: publish.prefix: '../x' is no prefix",
+        ),
         (
             {"servers.args": {"context-length": 4096}},
             "my.yaml: sampling.max_tokens (4096) leaves no room for a prompt in servers.args.context-length (4096)",
@@ -81,7 +90,10 @@ def test_all_mistakes_are_told_at_once() -> None:
 
 def test_a_prefix_beside_a_protected_one_is_fine() -> None:
     parsed = config.parse(
-        with_changes({"publish": {"store": "s3", "bucket": "bkt", "prefix": "expansion_v1", "protect": ["completions/"]}}), "c"
+        with_changes(
+            {"publish": {"store": "s3", "bucket": "bkt", "prefix": "expansion_v1", "protect": ["completions/"]}}
+        ),
+        "c",
     )
     assert parsed.publish.prefix == "expansion_v1/"
 
@@ -118,7 +130,8 @@ def test_the_committed_schema_is_the_types() -> None:
 def test_the_config_readme_explains_every_key() -> None:
     text = (ROOT / "config" / "README.md").read_text()
     explained = set(re.findall(r"`([a-z_.]+)`", text))
-    for model in [config.Config, *(item for item in config.Section.__subclasses__() if item is not config.Config)]:
+    models: list[type[config.Section]] = [config.Config, *config.Section.__subclasses__()]
+    for model in models:
         for field in model.model_fields:
             assert any(field in key.split(".") for key in explained), (model.__name__, field)
 

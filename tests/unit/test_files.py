@@ -11,9 +11,15 @@ from workflow_scripts import files
 from workflow_scripts.errors import PlainError
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(exclude_categories=["Cs"])),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -36,7 +42,9 @@ def test_what_a_killed_writer_left_is_replaced(tmp_path: Path) -> None:
 
 
 @given(rows=st.lists(JSON, max_size=5))
-def test_rows_come_back_and_equal_rows_give_equal_bytes(tmp_path_factory: pytest.TempPathFactory, rows: list[Any]) -> None:
+def test_rows_come_back_and_equal_rows_give_equal_bytes(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Any]
+) -> None:
     folder = tmp_path_factory.mktemp("rows")
     assert files.write_jsonl_zst(folder / "a", rows) == len(rows)
     files.write_jsonl_zst(folder / "b", rows)

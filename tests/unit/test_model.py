@@ -80,41 +80,6 @@ def test_wanted_files_are_safetensors_and_what_stands_beside_them() -> None:
     ]
 
 
-def test_describe_tells_what_identifies_a_model(folder: Path) -> None:
-    before = model.describe(folder)
-    assert before["weights"] == {"model.safetensors": {"bytes": 7, "sha256": hashlib.sha256(b"weights").hexdigest()}}
-    assert before["tokenizer"] == {"tokenizer.json": hashlib.sha256(b"{}").hexdigest()}
-    assert before["chat_template"] is None
-    (folder / "README.md").write_text("no part of it")
-    assert model.describe(folder) == before
-    (folder / "model.safetensors").write_bytes(b"Weights")
-    assert model.describe(folder) != before
-
-
-def test_the_template_counts_by_its_text_wherever_it_stands(folder: Path) -> None:
-    expected = hashlib.sha256(b"{{ x }}").hexdigest()
-    (folder / "tokenizer_config.json").write_text('{"chat_template": "{{ x }}"}')
-    assert model.describe(folder)["chat_template"] == expected
-    (folder / "tokenizer_config.json").write_text("{}")
-    (folder / "chat_template.jinja").write_text("{{ x }}")
-    assert model.describe(folder)["chat_template"] == expected
-
-
-def test_of_a_large_file_64_blocks_count_first_and_last_among_them(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    size = 65 * (1 << 20) + 17
-    with path.open("wb") as file:
-        file.truncate(size)
-    before = model.sampled_sha256(path)
-    assert before == hashlib.sha256(bytes(64 << 20)).hexdigest()
-    for offset in (0, size - 1):
-        with path.open("r+b") as file:
-            file.seek(offset)
-            file.write(b"x")
-        assert model.sampled_sha256(path) != before
-        before = model.sampled_sha256(path)
-
-
 COMMIT = "a" * 40
 HUB_FILES = {
     "config.json": b'{"model_type": "llama"}',

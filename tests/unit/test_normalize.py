@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
@@ -229,7 +229,7 @@ def a_run(tmp_path: Path) -> Run:
         "model": {"path": "m"},
     }
     (folder / "run.yaml").write_text(yaml.safe_dump(values))
-    locked = {"path": str(file.path), "bytes": file.bytes, "sha256": file.sha256}
+    locked = {"name": file.path.name, "bytes": file.bytes, "sha256": file.sha256}
     files.write_json(folder / "lock.json", {"sources": {"mine": {"shard": "sources/mine-abc", "files": [locked]}}})
     return Run(folder)
 

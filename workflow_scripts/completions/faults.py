@@ -73,4 +73,3 @@ def _message(body: bytes) -> str:
     except (orjson.JSONDecodeError, AttributeError):
         text = body.decode("utf-8", "replace")
     return " ".join(text.split())[:500]
-

@@ -7,7 +7,7 @@ import signal
 from collections import Counter
 from pathlib import Path
 
-from workflow_scripts import files
+from workflow_scripts import files, processes
 from workflow_scripts.completions import fingerprint
 from workflow_scripts.completions.client import Client, Task
 from workflow_scripts.completions.faults import ServerRefusesUs
@@ -18,6 +18,7 @@ from workflow_scripts.jobs import run_job, say, timed
 from workflow_scripts.publishing.restore import restore_chunk
 from workflow_scripts.records import Completion, Failure, Prompt
 from workflow_scripts.run import Run
+from workflow_scripts.serving import supervisor
 from workflow_scripts.serving.capacity import leases_per_server, server_count
 from workflow_scripts.serving.endpoints import Endpoint, connect
 from workflow_scripts.serving.leases import acquire
@@ -121,8 +122,10 @@ def answer(run: Run, chunk: str, journal: ChunkJournal, tasks: list[Task]) -> No
 
 
 def _connect(run: Run, server: int, journal: ChunkJournal) -> Endpoint:
-    """Connect, and hold the run to one content fingerprint."""
+    """Connect, hold the run to one content fingerprint, and end what is left of the server if its supervisor dies."""
     endpoint = connect(run, server)
+    if endpoint.supervisor is not None:
+        processes.watch(endpoint.supervisor, lambda: supervisor.reap(run.server(server)))
     content = fingerprint.content(run, endpoint)
     fingerprint.bind(run, content)
     journal.open_session(content, fingerprint.speed(endpoint))

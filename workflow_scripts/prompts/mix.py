@@ -39,9 +39,7 @@ def order_key(seed: int, prompt_id: str) -> bytes:
     return hashlib.blake2b(f"{seed} {prompt_id}".encode(), digest_size=16).digest()
 
 
-def draw(
-    sources: Sequence[Iterable[Sequence[str]]], takes: Sequence[Take], total: int | None
-) -> list[Drawn]:
+def draw(sources: Sequence[Iterable[Sequence[str]]], takes: Sequence[Take], total: int | None) -> list[Drawn]:
     """Fill the sources in order: each draws candidates that repeat nothing taken so far, until its quota is met.
 
     `sources[i]` lists the keys of each candidate of source i, in the order to draw in; a candidate repeats another

@@ -43,8 +43,8 @@ def _write_batch(run: Run, manifest: pl.DataFrame, chunks: list[str]) -> None:
         parts.append(rows.lazy().join(shard, on="row", how="left").collect())
     found = pl.concat(parts).sort("chunk", "position") if parts else None
     for chunk in chunks:
-        rows = found.filter(pl.col("chunk") == int(chunk)) if found is not None else None
-        files.write_jsonl_zst(run.prompts(chunk), _prompts(rows) if rows is not None else [])
+        prompts = () if found is None else _prompts(found.filter(pl.col("chunk") == int(chunk)))
+        files.write_jsonl_zst(run.prompts(chunk), prompts)
 
 
 def _prompts(rows: pl.DataFrame) -> Iterator[Prompt]:

@@ -25,6 +25,7 @@ from workflow_scripts.publishing.batches import batch_chunks
 from workflow_scripts.publishing.preflight import claim
 from workflow_scripts.publishing.store import Store, Taken, open_store
 from workflow_scripts.records import Fingerprint, PublishedObject, Receipt, Sidecar
+from workflow_scripts.reporting.accounting import Audit
 from workflow_scripts.run import Run
 
 THREADS = 8
@@ -50,15 +51,15 @@ def publish_batch(run: Run, store: Store, name: str) -> list[PublishedObject]:
             f"batch {name} can't be published: {missing[0]} is missing ({len(missing)} of "
             f"{3 * len(chunks)} files). Run the same line again: finished chunks stay finished"
         )
+    audit = Audit(run)
     with ThreadPoolExecutor(THREADS) as pool:
-        published = pool.map(lambda chunk: _publish_chunk(run, store, chunk), chunks)
+        published = pool.map(lambda chunk: _publish_chunk(run, store, chunk, audit.chunk(chunk)), chunks)
         return [item for chunk in published for item in chunk]
 
 
-def _publish_chunk(run: Run, store: Store, chunk: str) -> list[PublishedObject]:
+def _publish_chunk(run: Run, store: Store, chunk: str, sidecar: Sidecar) -> list[PublishedObject]:
     """The data files as the sidecar names them, then the sidecar: who sees it sees a whole chunk."""
     completions, failures, sidecar_path = run.chunk_files(chunk)
-    sidecar: Sidecar = files.read_json(sidecar_path)
     fingerprint = content_hash(sidecar["fingerprint"])
     published = [
         store.create(path, run.relative(path), entry["rows"], entry["sha256"], fingerprint)

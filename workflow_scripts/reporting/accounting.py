@@ -18,9 +18,7 @@ class Audit:
     def __init__(self, run: Run) -> None:
         self.run = run
         manifest = pl.read_parquet(run.manifest, columns=["prompt_id", "chunk", "position"]).sort("chunk", "position")
-        self._ids = {
-            int(chunk): rows["prompt_id"].to_list() for (chunk,), rows in manifest.group_by(["chunk"])
-        }
+        self._ids = {int(chunk): rows["prompt_id"].to_list() for (chunk,), rows in manifest.group_by(["chunk"])}
         if len(manifest) != manifest["prompt_id"].n_unique():
             raise PlainError(f"{run.manifest} names a prompt twice")
 
@@ -55,7 +53,9 @@ class Audit:
         if not path.exists():
             raise PlainError(f"{path} is missing; run the same line again")
         if path.stat().st_size != entry["bytes"] or files.sha256_file(path) != entry["sha256"]:
-            raise PlainError(f"{path} is not the file that its sidecar describes; delete it and run the same line again")
+            raise PlainError(
+                f"{path} is not the file that its sidecar describes; delete it and run the same line again"
+            )
 
     def all(self) -> list[Sidecar]:
         """Every chunk's sidecar, all of one content fingerprint."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from workflow_scripts import files, identity
 from workflow_scripts.errors import PlainError
+from workflow_scripts.processes import ProcessId
 from workflow_scripts.run import Run
 from workflow_scripts.serving import environment, launch, model, supervisor
 from workflow_scripts.serving.launch import Granted
@@ -31,6 +32,7 @@ class Endpoint:
     model: dict[str, Any]
     folder: Path | None = None
     start: int = 0
+    supervisor: ProcessId | None = None
 
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
@@ -51,13 +53,21 @@ def connect(run: Run, number: int) -> Endpoint:
     config = run.config
     if config.servers.urls:
         url, key = config.servers.urls[number], os.environ.get(KEY_VARIABLE)
-        endpoint = Endpoint(url, url, key, launch.granted(url, key), identity.model_identity(config.model.path, config.model.revision, identity.ContentHashes()))
+        endpoint = Endpoint(
+            url,
+            url,
+            key,
+            launch.granted(url, key),
+            identity.model_identity(config.model.path, config.model.revision, identity.ContentHashes()),
+        )
     else:
         folder = run.server(number)
         state = supervisor.ensure(folder, lambda: _service(run, number))
         url, key = state.facts["url"], (folder / "key").read_text()
         granted = launch.granted(url, key)
-        endpoint = Endpoint(f"server {number}", url, key, granted, state.facts["model"], folder, state.started)
+        endpoint = Endpoint(
+            f"server {number}", url, key, granted, state.facts["model"], folder, state.started, state.supervisor
+        )
     asked = config.servers.args.get("context-length")
     if isinstance(asked, int) and endpoint.granted.context_length < asked:
         raise PlainError(
@@ -70,8 +80,8 @@ def connect(run: Run, number: int) -> Endpoint:
 def _service(run: Run, number: int) -> supervisor.Service:
     """What to start as server `number`: environment and model made sure of, its GPUs, a free port, a new key."""
     servers = run.config.servers
-    gpus = [] if servers.engine == "sglang-cpu" else launch.gpus_of(
-        number, servers.gpus_per_server, launch.visible_gpus()
+    gpus = (
+        [] if servers.engine == "sglang-cpu" else launch.gpus_of(number, servers.gpus_per_server, launch.visible_gpus())
     )
     built = environment.ensure(servers.engine)
     weights = model.ensure(run.config.model.path, run.config.model.revision, built.python)

@@ -1,4 +1,4 @@
-"""The target model as a local folder: embedded, the user's own, or the hub's; and what identifies it."""
+"""The target model as a local folder: embedded, the user's own, or the hub's."""
 
 import glob
 import hashlib
@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import httpx2
 import huggingface_hub
@@ -33,17 +33,7 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 SIDE_FILES = (".json", ".txt", ".model", ".tiktoken", ".jinja", ".py")
 
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "vocab.json",
-    "merges.txt",
-    "special_tokens_map.json",
-    "added_tokens.json",
-)
 BLOCK = 1 << 20
-BLOCKS = 64
 
 
 def ensure(path: str, revision: str | None, sglang_python: Path | None) -> Path:
@@ -224,47 +214,3 @@ def _said_every(seconds: float, what: str, folder: Path, total: int) -> Iterator
     finally:
         done.set()
         thread.join()
-
-
-def describe(folder: Path) -> dict[str, Any]:
-    """What identifies a model, for the fingerprint: sha256 of its config, tokenizer and template, and of its weights.
-
-    A weights file is read whole up to 64 MiB; of a larger one 64 evenly spaced blocks of 1 MiB are.
-    """
-    weights = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".pt", ".gguf"))
-    return {
-        "config": _sha256(folder / "config.json"),
-        "generation_config": _sha256(folder / "generation_config.json"),
-        "tokenizer": {name: _sha256(folder / name) for name in TOKENIZER_FILES if (folder / name).is_file()},
-        "chat_template": _template_hash(folder),
-        "weights": {path.name: {"bytes": path.stat().st_size, "sha256": sampled_sha256(path)} for path in weights},
-    }
-
-
-def _sha256(path: Path) -> str | None:
-    return files.sha256_file(path) if path.is_file() else None
-
-
-def _template_hash(folder: Path) -> str | None:
-    """Of the template's text, wherever it stands: chat_template.jinja goes before tokenizer_config.json."""
-    jinja, config = folder / "chat_template.jinja", folder / "tokenizer_config.json"
-    if jinja.is_file():
-        return hashlib.sha256(jinja.read_bytes()).hexdigest()
-    template = files.read_json(config).get("chat_template") if config.is_file() else None
-    if template is None:
-        return None
-    text = template if isinstance(template, str) else repr(template)  # older models hold several, by name
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def sampled_sha256(path: Path) -> str:
-    """Hex sha256 over 64 evenly spaced blocks of 1 MiB, a file's first and last among them; up to 64 MiB, over all."""
-    size = path.stat().st_size
-    if size <= BLOCKS * BLOCK:
-        return files.sha256_file(path)
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        for number in range(BLOCKS):
-            file.seek(number * (size - BLOCK) // (BLOCKS - 1))
-            digest.update(file.read(BLOCK))
-    return digest.hexdigest()

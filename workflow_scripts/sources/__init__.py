@@ -1,15 +1,15 @@
 """Each dataset becomes one normalized shard of prompts.
 
-    readers       which files a pattern names; a file's rows
-    json_rows     JSON lines and JSON arrays, plain, gzip or zstd
-    parquet_rows  Parquet
-    shapes        a row to a conversation, by shape
-    tools         tool declarations and tool calls, as the chat API writes them
-    rejects       what is said of a row that is no prompt
-    prompt_ids    what makes two prompts the same
-    reading       one pass over a source: prompts, rejects, counts
-    shard         the files of a shard
-    normalize     the job
+readers       which files a pattern names; a file's rows
+json_rows     JSON lines and JSON arrays, plain, gzip or zstd
+parquet_rows  Parquet
+shapes        a row to a conversation, by shape
+tools         tool declarations and tool calls, as the chat API writes them
+rejects       what is said of a row that is no prompt
+prompt_ids    what makes two prompts the same
+reading       one pass over a source: prompts, rejects, counts
+shard         the files of a shard
+normalize     the job
 """
 
 # Raise it when the same files would give other prompts: shards of the old version are then no longer used.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 
 from workflow_scripts.errors import PlainError
 from workflow_scripts.sources.rejects import BadRow, excerpt

@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from workflow_scripts.errors import PlainError
 from workflow_scripts.sources.rejects import BadRow

@@ -8,8 +8,8 @@ stats.json           counts, written last
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from workflow_scripts import files
 from workflow_scripts.errors import PlainError

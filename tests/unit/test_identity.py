@@ -1,0 +1,145 @@
+"""RUN changes with what decides the content, and with nothing else."""
+
+import hashlib
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflow_scripts import start
+from workflow_scripts.errors import PlainError
+from workflow_scripts.identity import ContentHashes, model_identity
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DRAFTMILL_HOME", str(tmp_path / "home"))
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text(f'{{"prompt": "{name}"}}\n')
+    return tmp_path
+
+
+def values(**changes: Any) -> dict[str, Any]:
+    return {
+        "name": "mine",
+        "sources": {
+            "a": {"path": "a.jsonl", "shape": "prompt_response"},
+            "b": {"path": "b.jsonl", "shape": "prompt_response"},
+        },
+        "model": {"path": "org/model"},
+        **changes,
+    }
+
+
+def run_name(**changes: Any) -> str:
+    return start.plan(values(**changes), "c").run.name
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"servers": {"count": 4, "leases": 3, "start_timeout": 5, "args": {"mem-fraction-static": 0.5}}},
+        {"publish": {"store": "embedded", "bucket": "bkt"}},
+        {"training": {"max_tokens": 5}},
+        {"results": "elsewhere"},
+        {"sampling": {"temperature": 0.7}},
+        {"prompts": {"allow_short": True}},
+    ],
+)
+def test_what_decides_no_content_changes_nothing(project: Path, changes: dict[str, Any]) -> None:
+    assert run_name(**changes) == run_name()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "other"},
+        {"sampling": {"temperature": 0.6}},
+        {"chunks": {"size": 10}},
+        {"prompts": {"seed": 1}},
+        {"model": {"path": "org/other"}},
+        {"servers": {"args": {"quantization": "fp8"}}},
+        {"servers": {"args": {"a-flag-of-tomorrow": 1}}},
+        {"sources": dict(reversed(values()["sources"].items()))},
+    ],
+)
+def test_what_decides_the_content_makes_another_run(project: Path, changes: dict[str, Any]) -> None:
+    assert run_name(**changes) != run_name()
+
+
+def test_files_count_by_content_wherever_they_stand(project: Path) -> None:
+    before = run_name()
+    shutil.copytree(project, project / "moved", ignore=shutil.ignore_patterns("home", "moved"))
+    moved = values()
+    moved["sources"]["a"]["path"] = "moved/a.jsonl"
+    assert start.plan(moved, "c").run.name == before
+    (project / "a.jsonl").write_text('{"prompt": "c"}\n')
+    assert run_name() != before
+
+
+def test_a_shard_is_shared_by_runs_that_read_the_same_rows(project: Path) -> None:
+    first = start.plan(values(), "c").sources
+    taken = values(name="other")
+    taken["sources"]["a"]["take"] = 1
+    assert start.plan(taken, "c").sources == first
+    taken["sources"]["a"]["columns"] = {"prompt": "text"}
+    assert start.plan(taken, "c").sources["a"]["shard"] != first["a"]["shard"]
+
+
+def test_every_source_that_is_not_there_is_told(project: Path) -> None:
+    lost = values()
+    lost["sources"]["a"]["path"] = "none.jsonl"
+    lost["sources"]["b"]["path"] = "x/*.parquet"
+    with pytest.raises(PlainError) as caught:
+        start.plan(lost, "my.yaml")
+    lines = str(caught.value).splitlines()
+    assert [line.split(": ")[:2] for line in lines] == [["my.yaml", "sources.a.path"], ["my.yaml", "sources.b.path"]]
+
+
+def test_a_local_model_counts_by_config_tokenizer_and_weights(project: Path) -> None:
+    folder = project / "model"
+    folder.mkdir()
+    for name in ("config.json", "tokenizer.json", "model.safetensors", "chat_template.jinja"):
+        (folder / name).write_text(name)
+    before = model_identity(str(folder), None, ContentHashes())
+    (folder / "README.md").write_text("no part of it")
+    assert model_identity(str(folder), None, ContentHashes()) == before
+    for name in ("config.json", "tokenizer.json", "model.safetensors", "chat_template.jinja"):
+        (folder / name).write_text("other")
+        after = model_identity(str(folder), None, ContentHashes())
+        assert after != before
+        before = after
+
+
+def test_of_large_weights_64_blocks_count_first_and_last_among_them(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    size = 65 * (1 << 20) + 17
+    with path.open("wb") as file:
+        file.truncate(size)
+    before = ContentHashes().of(path, sampled=True)
+    assert before == hashlib.sha256(bytes(64 << 20)).hexdigest()
+    for offset in (0, size - 1):
+        with path.open("r+b") as file:
+            file.seek(offset)
+            file.write(b"x")
+        after = ContentHashes().of(path, sampled=True)
+        assert after != before
+        before = after
+
+
+def test_hashes_are_remembered_and_a_lost_cache_only_costs_time(project: Path) -> None:
+    hashes = ContentHashes()
+    found = hashes.of(project / "a.jsonl")
+    hashes.save()
+    cache = project / "home" / "content-hashes.json"
+    assert found in cache.read_text()
+    cache.write_text("{")
+    assert ContentHashes().of(project / "a.jsonl") == found
+
+
+def test_differing_keys_are_named() -> None:
+    old = {"sampling": {"temperature": 0.7}, "sources": [["a", {"take": 1}]], "args": {}}
+    new = {"sampling": {"temperature": 0.6}, "sources": [["a", {"take": 2}], ["b", {}]], "args": {}}
+    assert start.differing_keys(old, new) == ["sampling.temperature", "sources.a.take", "sources.b"]
