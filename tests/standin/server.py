@@ -1,15 +1,19 @@
 """An aiohttp server with the part of SGLang's API that Draftmill uses.
 
 Answers are a function of the last message, so tests know them; token ids are the UTF-8 bytes, plus 2 as end token.
-Faults are switched on by POST /faults `{"NAME": value}`, while it runs: `status` (every request answers so),
-`next_statuses` (list, one request each), `garbage`, `abort`, `wrong_id` (that many replies each), `delay` (seconds a
-reply takes), `die_on` (a word: the process exits at once when a prompt holds it).
+Faults are switched on by STANDIN_FAULTS, a JSON object, at the start, and by POST /faults while it runs: `status`
+(every request answers so), `next_statuses` (list, one request each), `garbage`, `abort`, `wrong_id` (that many replies
+each), `delay` (seconds a reply takes), `die_on` (a word: the process exits at once when a prompt holds it).
+STANDIN_LOG names a file that gets a JSON line for each request asked and answered, over all starts of all servers.
+Like SGLang it has a scheduler, a child process, and goes down when that dies; the scheduler alone would outlive it.
 Started by `python -m tests.standin.server --port P` and any other of SGLang's flags, of which it heeds two.
 """
 
 import argparse
 import asyncio
+import json
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -31,9 +35,12 @@ def tokens(text: str) -> list[int]:
 class Standin:
     """The server's state; `seen` counts the requests it was sent, `most_in_flight` how many at once."""
 
-    def __init__(self, seats: int, context: int, key: str | None) -> None:
+    def __init__(
+        self, seats: int, context: int, key: str | None, faults: dict[str, Any] | None = None, log: str | None = None
+    ) -> None:
         self.seats, self.context, self.key = seats, context, key
-        self.faults: dict[str, Any] = {}
+        self.faults: dict[str, Any] = dict(faults or {})
+        self.log = log
         self.seen = 0
         self.in_flight = 0
         self.most_in_flight = 0
@@ -96,13 +103,22 @@ class Standin:
             self.faults[name] = left - 1
         return bool(left)
 
+    def _note(self, what: str, body: dict[str, Any], **more: Any) -> None:
+        if self.log:
+            line = json.dumps({"what": what, "text": body["messages"][-1]["content"], **more})
+            with Path(self.log).open("a") as file:  # one write: lines of several servers don't mix
+                file.write(f"{line}\n")
+
     async def _chat(self, request: web.Request) -> web.Response:
         body = await request.json()
         self.seen += 1
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        self._note("asked", body)
         try:
-            return await self._reply(body)
+            reply = await self._reply(body)
+            self._note("answered", body, status=reply.status)
+            return reply
         finally:
             self.in_flight -= 1
 
@@ -152,6 +168,15 @@ class Standin:
         )
 
 
+def start_scheduler() -> int:
+    """Fork the scheduler and return its pid; from now on the death of it is ours."""
+    pid = os.fork()
+    while pid == 0:
+        signal.pause()
+    signal.signal(signal.SIGCHLD, lambda *_: os._exit(1))
+    return pid
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="A stand-in for SGLang.")
     parser.add_argument("--port", type=int, required=True)
@@ -160,8 +185,12 @@ def main() -> None:
     args, _ = parser.parse_known_args()
     key_file = os.environ.get("DRAFTMILL_SERVER_KEY_FILE")
     key = Path(key_file).read_text().strip() if key_file else None
-    standin = Standin(args.max_running_requests, args.context_length, key)
-    web.run_app(standin.app(), host="127.0.0.1", port=args.port, print=None)
+    faults = json.loads(os.environ.get("STANDIN_FAULTS", "{}"))
+    standin = Standin(args.max_running_requests, args.context_length, key, faults, os.environ.get("STANDIN_LOG"))
+    scheduler = start_scheduler()
+    web.run_app(standin.app(), host="127.0.0.1", port=args.port, print=None, shutdown_timeout=0.5)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.kill(scheduler, signal.SIGKILL)
 
 
 if __name__ == "__main__":
