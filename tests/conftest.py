@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.standin.project import ROOT, Project
+from workflow_scripts.serving import environment
+from workflow_scripts.serving.environment import Environment
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +40,12 @@ def fresh(tmp_path: Path) -> Iterator[Project]:
     project = Project.make(tmp_path / "project")
     yield project
     project.end_processes()
+
+
+@pytest.fixture(scope="session")
+def seaweedfs() -> Environment:
+    """The embedded store's environment in the user's own cache: built once per machine (160 MB), by pip."""
+    return environment.ensure("seaweedfs")
 
 
 @pytest.fixture

@@ -142,17 +142,15 @@ class Project:
 
     # --- running ---
 
-    def start(self, *args: str, profile: str | None = None, **env: str) -> Running:
-        """Start the one line with further arguments; `profile` stands in for profiles/default."""
-        files.write_json(self.folder / "my.yaml", self.config)  # JSON is YAML
+    def command(self, *args: str, profile: str | None = None, configfile: str | None = "my.yaml") -> list[str]:
+        """The one line with further arguments; `profile` stands in for profiles/default."""
         argv = [sys.executable, "-m", "snakemake", "-s", str(self.clone / "Snakefile"), "--cores", "2"]
         if profile is not None:
             argv += ["--workflow-profile", profile]
-        argv += [*args, "--configfile", "my.yaml"]  # last: it takes all the words after it for config files
-        self._runs += 1
-        return Running(argv, self.folder, self._environ(env), self.folder / f"snakemake.{self._runs}.log")
+        # The config file last: the option takes all words after it for config files.
+        return [*argv, *args, *(["--configfile", configfile] if configfile is not None else [])]
 
-    def _environ(self, more: dict[str, str]) -> dict[str, str]:
+    def environ(self, **more: str) -> dict[str, str]:
         """Nothing of the user's own settings."""
         own = {
             "PATH": "/usr/bin:/bin",
@@ -164,9 +162,17 @@ class Project:
         }
         return own | self.env | more
 
-    def run(self, *args: str, profile: str | None = None, **env: str) -> Result:
+    def start(self, *args: str, profile: str | None = None, configfile: str | None = "my.yaml", **env: str) -> Running:
+        """Start the one line."""
+        files.write_json(self.folder / "my.yaml", self.config)  # JSON is YAML
+        self._runs += 1
+        log = self.folder / f"snakemake.{self._runs}.log"
+        argv = self.command(*args, profile=profile, configfile=configfile)
+        return Running(argv, self.folder, self.environ(**env), log)
+
+    def run(self, *args: str, profile: str | None = None, configfile: str | None = "my.yaml", **env: str) -> Result:
         """Run the one line to its end."""
-        return self.start(*args, profile=profile, **env).wait()
+        return self.start(*args, profile=profile, configfile=configfile, **env).wait()
 
     def finish(self, *args: str, **env: str) -> Result:
         """Run the one line, and check that it ends well and everything is there."""

@@ -146,11 +146,14 @@ class Standin:
         if len(response_ids) > body["max_tokens"]:
             response_ids, finish = response_ids[: body["max_tokens"]], "length"
         said = bytes(token - 3 for token in response_ids if token != END).decode(errors="replace")
+        rid = body["rid"]
         if self._use("abort"):
             finish = "abort"
+        elif self._use("wrong_id"):
+            rid = "someone else's"
         return web.json_response(
             {
-                "id": "someone else's" if self._use("wrong_id") else body["rid"],
+                "id": rid,
                 "object": "chat.completion",
                 "created": int(time.time()),
                 "model": body["model"],

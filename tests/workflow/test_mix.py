@@ -1,0 +1,83 @@
+"""From sources to chunks: takes and totals, rejected rows, a mix that falls short."""
+
+from collections import Counter
+from typing import Any
+
+from tests.standin.project import Project
+from workflow_scripts import files
+
+
+def taken(project: Project) -> dict[str, int]:
+    return {row["source"]: row["taken"] for row in files.read_json(project.made.manifest_json)["sources"]}
+
+
+def prompts(project: Project) -> list[Any]:
+    run = project.made
+    return [row for chunk in run.chunks() for row in files.read_jsonl_zst(run.prompts(chunk))]
+
+
+def test_a_total_scales_the_takes_down_and_says_so(fresh: Project) -> None:
+    fresh.config["sources"]["questions"]["take"] = 12
+    fresh.config["sources"]["chats"]["take"] = 8
+    fresh.config["prompts"] = {"total": 9}
+    fresh.config["chunks"] = {"size": 4}
+    result = fresh.run("prompts")
+    assert result.code == 0, result.output
+    assert taken(fresh) == {"questions": 5, "chats": 4}  # 5.4 and 3.6
+    assert Counter(row["source"] for row in prompts(fresh)) == taken(fresh)
+    (line,) = result.lines("questions ")
+    assert line.split()[1:] == ["12", "12", "0", "5"]
+    assert fresh.made.chunks() == ["00000", "00001", "00002"]
+    assert not list(fresh.made.folder.glob("servers/*")) and fresh.requests() == []
+
+
+def test_rows_that_are_no_prompts_are_rejected_and_repeats_taken_once(fresh: Project) -> None:
+    fresh.write_rows(
+        "questions",
+        [{"prompt": f"Question {n}?", "response": ""} for n in range(12)]
+        + [{"prompt": "Chat 3?", "response": ""}, {"prompt": " ", "response": ""}],
+    )
+    with (fresh.folder / "data" / "questions.jsonl").open("a") as file:
+        file.write("{half a line\n")
+    result = fresh.finish()
+    assert "source questions: 13 prompts of 15 rows, 2 rejected" in result.output
+    (rejects,) = fresh.results.glob("sources/questions-*/rejects.jsonl.zst")
+    assert [(row["file"], row["row"]) for row in files.read_jsonl_zst(rejects)] == [
+        ("questions.jsonl", 13),
+        ("questions.jsonl", 14),
+    ]
+    assert all(row["reason"] for row in files.read_jsonl_zst(rejects))
+    # The earlier source keeps the prompt that both hold.
+    assert taken(fresh) == {"questions": 13, "chats": 11}
+    assert Counter(fresh.requests())["Chat 3?"] == 1 and len(fresh.requests()) == 24
+
+
+def test_a_short_mix_ends_before_any_server(fresh: Project) -> None:
+    fresh.config["sources"]["questions"]["take"] = 10
+    fresh.config["sources"]["chats"]["take"] = 30
+    result = fresh.run()
+    assert result.code != 0
+    assert "Traceback" not in result.output, result.output
+    assert len(result.lines("error: the sources hold 22 of the 40 prompts asked:")) == 1
+    assert [line.split()[1:] for line in result.lines("chats ")] == [["30", "12", "0", "12"]]
+    assert "set prompts.allow_short: true" in result.output
+    assert not [job for job in result.jobs if job.startswith("Chunk")]
+    assert not list(fresh.made.folder.glob("servers/*")) and not fresh.made.manifest.exists()
+
+    fresh.config["prompts"] = {"allow_short": True}
+    fresh.finish()
+    assert taken(fresh) == {"questions": 10, "chats": 12}
+
+
+def test_chunks_without_prompts_are_valid(fresh: Project) -> None:
+    fresh.write_rows("questions", [{"prompt": "Only one?", "response": ""}])
+    del fresh.config["sources"]["chats"]
+    fresh.finish()
+    assert [len(list(files.read_jsonl_zst(fresh.made.completions(chunk)))) for chunk in fresh.made.chunks()] == [1, 0, 0]
+
+
+def test_several_samples_of_each_prompt(fresh: Project) -> None:
+    fresh.config["sampling"] |= {"n": 2}
+    fresh.config["sources"]["chats"]["take"] = 3
+    fresh.finish()
+    assert len(fresh.requests()) == 30 and set(Counter(fresh.requests()).values()) == {2}
