@@ -164,6 +164,21 @@ def session_members(session: int) -> list[int]:
     return found
 
 
+def children(running: str) -> list[int]:
+    """The live children of this process, in its session, with `running` in their arguments."""
+    me, session = os.getpid(), os.getsid(0)
+    found = []
+    for entry in Path("/proc").iterdir():
+        stat = _stat(int(entry.name)) if entry.name.isdigit() else None
+        if stat is not None and (stat.parent, stat.session) == (me, session):
+            try:
+                if running.encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:  # it ended meanwhile
+                pass
+    return found
+
+
 def orphans_of(leader: ProcessId) -> list[int]:
     """What is left of the session that `leader` led, without the leader.
 
@@ -180,18 +195,19 @@ def orphans_of(leader: ProcessId) -> list[int]:
 
 def end_all(find: Callable[[], list[int]], grace: float) -> list[int]:
     """SIGTERM what `find` lists, after `grace` seconds SIGKILL it; return who survived even that."""
-    _signal_all(find(), signal.SIGTERM)
+    signal_all(find(), signal.SIGTERM)
     deadline = time.monotonic() + grace
     while (pids := find()) and time.monotonic() < deadline:
         time.sleep(0.05)
     deadline = time.monotonic() + 5.0
     while (pids := find()) and time.monotonic() < deadline:
-        _signal_all(pids, signal.SIGKILL)
+        signal_all(pids, signal.SIGKILL)
         time.sleep(0.05)
     return pids
 
 
-def _signal_all(pids: list[int], number: signal.Signals) -> None:
+def signal_all(pids: list[int], number: signal.Signals) -> None:
+    """Send a signal to each of `pids` that lives and is ours."""
     for pid in pids:
         try:
             os.kill(pid, number)

@@ -1,10 +1,12 @@
 """What a start of Snakemake does before the first job: the plan at parse time, then the run's lock and records."""
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import yaml
@@ -157,6 +159,23 @@ def begin(plan: Plan, *, keep_incomplete: bool) -> None:
     if not run.lock.exists():
         lock = {"run": run.name, "format": 1, "identity": plan.identity, "sources": plan.sources}
         files.write_json(run.lock, lock)
+    _pass_on_sigterm()
+
+
+def _pass_on_sigterm() -> None:
+    """Tell the jobs of a SIGTERM to this process: Snakemake would wait for their ends, however far off they are.
+
+    They are told by SIGUSR1: where they got the SIGTERM too, it would count as the second, which ends them at once.
+    """
+    snakemakes = signal.getsignal(signal.SIGTERM)
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        # Not the supervisor of the embedded store, which has a session of its own.
+        processes.signal_all(processes.children(running="workflow_scripts."), signal.SIGUSR1)
+        if callable(snakemakes):
+            snakemakes(number, frame)
+
+    signal.signal(signal.SIGTERM, pass_on)
 
 
 def _link(link: Path, target: str) -> None:

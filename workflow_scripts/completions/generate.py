@@ -133,17 +133,23 @@ def _connect(run: Run, server: int, journal: ChunkJournal) -> Endpoint:
 
 
 def _stop_on_signals(client: Client, chunk: str) -> None:
-    """First Ctrl-C or SIGTERM: send nothing more and drain. Second: end at once; the journal is append-only."""
+    """First Ctrl-C or SIGTERM: send nothing more and drain. Second: end at once; the journal is append-only.
 
-    def stop() -> None:
-        if client.stop.is_set():
+    A SIGTERM to Snakemake alone comes as SIGUSR1, and is counted apart: often both get the SIGTERM.
+    """
+    told = Counter[bool]()
+
+    def stop(passed_on: bool) -> None:
+        told[passed_on] += 1
+        if told[passed_on] > 1:
             os._exit(130)
-        say(f"chunk {chunk}: stopping; answers in flight have {client.drain:.0f} s. Once more to stop at once")
-        client.stop.set()
+        if not client.stop.is_set():
+            say(f"chunk {chunk}: stopping; answers in flight have {client.drain:.0f} s. Once more to stop at once")
+            client.stop.set()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        loop.add_signal_handler(number, stop, number == signal.SIGUSR1)
 
 
 def main() -> None:
