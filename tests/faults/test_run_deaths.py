@@ -27,7 +27,7 @@ def start(project: Project, delay: float = 0.4) -> Running:
 
 
 def goes_on(project: Project, lost: int = SEATS) -> Result:
-    """Run the same line to its end: it asks what is not safe and no more, and at most `lost` of that for a second time."""
+    """Run the same line to its end: it asks what is not safe and no more, at most `lost` of that for a second time."""
     safe, asked = project.journaled(), len(project.requests())
     assert safe < PROMPTS, "the run was over already: nothing was tested"
     assert asked - safe <= lost
@@ -76,7 +76,7 @@ def test_snakemake_dies_twice(prepared: Project) -> None:
     goes_on(prepared, 2 * SEATS)
 
 
-TELLS = {
+TELLS: dict[str, Callable[[Running], None]] = {
     "Ctrl-C": lambda run: run.signal_all(signal.SIGINT),
     "SIGTERM": lambda run: os.kill(run.pid, signal.SIGTERM),
     "SIGTERM to all": lambda run: run.signal_all(signal.SIGTERM),

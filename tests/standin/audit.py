@@ -106,7 +106,7 @@ def processes_of(folder: Path) -> dict[int, str]:
             argv = (entry / "cmdline").read_bytes()
             if not argv:  # a zombie
                 continue
-            signs = [os.readlink(entry / "cwd").encode(), argv, (entry / "environ").read_bytes()]
+            signs = [bytes((entry / "cwd").readlink()), argv, (entry / "environ").read_bytes()]
         except OSError:  # it ended meanwhile, or is another user's
             continue
         if any(name in sign for sign in signs):

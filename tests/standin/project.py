@@ -111,8 +111,9 @@ class Project:
         """A new one with two sources of twelve prompts."""
         project = cls(folder)
         project.write_rows("questions", [{"prompt": f"Question {n}?", "response": f"Old {n}."} for n in range(12)])
-        chats = [[{"role": "user", "content": f"Chat {n}?"}, {"role": "assistant", "content": "Old."}] for n in range(12)]
-        project.write_rows("chats", [{"messages": messages} for messages in chats])
+        old = {"role": "assistant", "content": "Old."}
+        chats = [{"messages": [{"role": "user", "content": f"Chat {n}?"}, old]} for n in range(12)]
+        project.write_rows("chats", chats)
         for name, content in (("config", {"dtype": "bfloat16"}), ("tokenizer", {"vocab": 259})):
             files.write_json(folder / "model" / f"{name}.json", content)
         files.write_bytes(folder / "model" / "model.safetensors", b"no weights")
@@ -190,7 +191,7 @@ class Project:
     @property
     def made(self) -> Run:
         """The last started run."""
-        return Run(self.results / os.readlink(self.results / self.config["name"]))
+        return Run(self.results / (self.results / self.config["name"]).readlink())
 
     def requests(self, what: str = "asked") -> list[str]:
         """The prompts that stand-ins were asked or answered, over all starts."""
@@ -240,5 +241,3 @@ class Project:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-
-

@@ -1,6 +1,5 @@
 """A finished run: what the same line does again, and what nothing may make it do."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -94,8 +93,8 @@ def test_one_chunk_by_its_file_name_from_nothing(fresh: Project, finished_once: 
 def test_new_pins_comments_and_another_cache_redo_nothing(
     finished: Project, clone: Path, tmp_path: Path, profile: str
 ) -> None:
-    for name in ("rules/completions.smk", "rules/training.smk", "Snakefile", "workflow_scripts/completions/generate.py"):
-        with (clone / name).open("a") as file:
+    for path in [clone / "Snakefile", *clone.glob("rules/*.smk"), *clone.glob("workflow_scripts/*/*.py")]:
+        with path.open("a") as file:
             file.write("\n# another comment\n")
     for name, old, new in (
         ("envs/sglang-cpu.txt", "==", "==9"),
@@ -143,7 +142,7 @@ def test_a_performance_setting_changes_nothing(finished: Project) -> None:
 
 
 def test_a_moved_results_folder_is_still_finished(finished: Project) -> None:
-    os.rename(finished.results, finished.folder / "moved")
+    finished.results.rename(finished.folder / "moved")
     finished.config["results"] = "moved"
     result = finished.run()
     assert result.code == 0 and NOTHING in result.output, result.output

@@ -73,7 +73,8 @@ def test_chunks_without_prompts_are_valid(fresh: Project) -> None:
     fresh.write_rows("questions", [{"prompt": "Only one?", "response": ""}])
     del fresh.config["sources"]["chats"]
     fresh.finish()
-    assert [len(list(files.read_jsonl_zst(fresh.made.completions(chunk)))) for chunk in fresh.made.chunks()] == [1, 0, 0]
+    run = fresh.made
+    assert [files.read_json(run.sidecar(chunk))["completions"]["rows"] for chunk in run.chunks()] == [1, 0, 0]
 
 
 def test_several_samples_of_each_prompt(fresh: Project) -> None:

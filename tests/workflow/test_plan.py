@@ -112,7 +112,8 @@ def test_a_second_run_is_refused_and_told_by_whom(prepared: Project) -> None:
 
     second = prepared.run()
     assert second.code != 0 and second.jobs == [], second.output
-    says = f"error: results is in use by run {run}: process {first.pid} of {getpass.getuser()} on {socket.gethostname()}"
+    whose = f"process {first.pid} of {getpass.getuser()} on {socket.gethostname()}"
+    says = f"error: results is in use by run {run}: {whose}"
     assert len(second.lines(says)) == 1 and "Traceback" not in second.output, second.output
 
     planned = prepared.run("-n")
