@@ -171,7 +171,7 @@ def test_a_thinking_model_killed_at_work_goes_on_and_its_thoughts_are_kept_apart
     project.config["sampling"] = {"temperature": 0.0, "max_tokens": 64, "thinking": True}
     project.config["servers"]["args"] |= {"reasoning-parser": "qwen3", "max-running-requests": 1}
     rows = [{"prompt": text, "response": "?"} for text in ("what is 12 times 7", "hello how are you", "tell me a joke")]
-    project.write_rows("questions", [*rows, *({"prompt": f"what is {n} times 7"} for n in range(40))])
+    project.write_rows("questions", [*rows, *({"prompt": f"what is {n} times 7"} for n in range(20, 60))])
     try:
         running = project.start()
         until(lambda: project.results.exists() and list(project.results.glob("*/journal/*")) != [], SECONDS)
