@@ -10,6 +10,7 @@ import platform
 import shutil
 import sys
 import venv
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -61,6 +62,8 @@ def ensure(name: str) -> Environment:
             if not _is_built(env):
                 _build(env, lock)
     marker = files.read_json(env.folder / MARKER)
+    with suppress(OSError):
+        (env.folder / MARKER).touch()  # when it was last used: files.clean removes what nobody did for a month
     return Environment(name, env.folder, env.python, env.requirements_hash, marker["bytes"])
 
 
