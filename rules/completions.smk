@@ -5,6 +5,9 @@ Out:  RUN/completions/CHUNK.jsonl.zst, CHUNK.failures.jsonl.zst, and CHUNK.json,
 
 A job leases a server, which is started when the first job needs it; `lease` bounds how many run at once. Jobs wait
 for servers and use next to no CPU, so they count no threads.
+
+Planning time grows with every file that a rule names for each chunk, so the rules name no more than they must: a
+chunk's two data files are asked for by the target, its sidecar by what comes after.
 """
 
 
@@ -12,7 +15,6 @@ rule chunk:
     """Answer one chunk of prompts, from where its journal ends."""
     input:
         ancient(f"{RUN}/prompts/split.json"),
-        ancient(f"{RUN}/setup/environment.json"),
         ancient(f"{RUN}/setup/model.json"),
     output:
         completions=f"{RUN}/completions/{{chunk}}.jsonl.zst",
@@ -39,5 +41,5 @@ rule completions:
         expand(
             f"{RUN}/completions/{{chunk}}.{{kind}}",
             chunk=CHUNKS,
-            kind=["jsonl.zst", "failures.jsonl.zst", "json"],
+            kind=["jsonl.zst", "failures.jsonl.zst"],
         ),

@@ -1,7 +1,7 @@
 """The servers' environment and the target model, in the cache that runs and clones share.
 
 In:   envs/ENGINE*.txt and the config's model, read when a job runs: a new pin redoes no finished run.
-Out:  RUN/setup/environment.json, RUN/setup/model.json: stamps at fixed paths, which chunk rules take as ancient().
+Out:  RUN/setup/environment.json, RUN/setup/model.json: stamps at fixed paths, which the chunk rule takes as ancient().
 
 Nothing is built where no chunk is left to generate, or where servers run already.
 """

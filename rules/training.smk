@@ -10,7 +10,7 @@ TRAINING = f"{RUN}/training/{PLAN.training_hash}"
 rule export:
     """Write input_ids and loss_mask of every turn that is kept."""
     input:
-        expand(f"{RUN}/completions/{{chunk}}.jsonl.zst", chunk=CHUNKS),
+        expand(f"{RUN}/completions/{{chunk}}.json", chunk=CHUNKS),
     output:
         f"{TRAINING}/training.json",
     log:

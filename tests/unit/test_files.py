@@ -1,5 +1,6 @@
 """Files are whole or absent, and a journal survives a torn tail."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,20 @@ def test_what_a_killed_writer_left_is_replaced(tmp_path: Path) -> None:
     files.write_json(tmp_path / "a.json", 1, mode=0o600)
     assert (tmp_path / "a.json").stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_writers_of_one_file_wait_for_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+
+    def write(number: int) -> None:
+        for _ in range(20):
+            files.write_json(path, [number] * 1000)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    value = files.read_json(path)
+    assert len(value) == 1000 and len(set(value)) == 1
+    assert [item.name for item in tmp_path.iterdir()] == ["a.json"]
 
 
 @given(rows=st.lists(JSON, max_size=5))

@@ -11,8 +11,10 @@ Every port is on 127.0.0.1, and chosen anew at each start.
 import random
 import secrets
 import socket
+import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
@@ -23,12 +25,17 @@ from workflow_scripts.run import Run
 from workflow_scripts.serving import environment, supervisor
 from workflow_scripts.serving.supervisor import Service
 
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
 # Below Linux' ephemeral range (32768 up): no outgoing connection can take a port between choice and use.
 PORTS = range(20_000, 32_768)
 # After a kill the server checks its volumes first: 10 s were seen.
 START_SECONDS = 120.0
 # A graceful stop waits 15 s for clients to turn away; a kill loses nothing.
 GRACE_SECONDS = 8.0
+# A bucket beside the user's, for one object that shows that the volumes can be read.
+READY_BUCKET, READY_SECONDS = "draftmill-ready", 60.0
 
 
 def ensure_started(run: Run) -> Access:
@@ -38,26 +45,48 @@ def ensure_started(run: Run) -> Access:
     state = supervisor.ensure(folder, lambda: _service(folder.absolute()))
     credentials = files.read_json(folder / "credentials.json")
     access = Access(state.facts["endpoint_url"], credentials["access_key"], credentials["secret_key"])
-    bucket = run.config.publish.bucket
-    if bucket is not None:
-        _ensure_bucket(access, bucket)
+    client = clients.embedded(access)
+    with s3_errors.plain(f"the embedded store at {access.endpoint_url}"):
+        _await_volumes(client)
+        if run.config.publish.bucket is not None:
+            _ensure_bucket(client, run.config.publish.bucket)
     return access
 
 
-def _ensure_bucket(access: Access, bucket: str) -> None:
-    client = clients.embedded(access)
-    with s3_errors.plain(f"s3://{bucket} at {access.endpoint_url}"):
+def _await_volumes(client: "S3Client") -> None:
+    """Return when objects can be read. The gateway answers first; the volumes join up to some seconds later.
+
+    Until then a read of what is stored fails with InternalError, so a small object of our own is read until it comes.
+    """
+    _ensure_bucket(client, READY_BUCKET)
+    deadline = time.monotonic() + READY_SECONDS
+    while True:
         try:
-            client.head_bucket(Bucket=bucket)
-            return
+            client.put_object(Bucket=READY_BUCKET, Key="ready", Body=b"ready")
         except ClientError as error:
-            if s3_errors.code(error) not in ("404", "NoSuchBucket"):
+            if s3_errors.code(error) != "PreconditionFailed" and time.monotonic() > deadline:
                 raise
         try:
-            client.create_bucket(Bucket=bucket)
-        except ClientError as error:  # another job was faster
-            if s3_errors.code(error) not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
+            client.get_object(Bucket=READY_BUCKET, Key="ready")["Body"].read()
+            return
+        except ClientError:
+            if time.monotonic() > deadline:
                 raise
+        time.sleep(0.2)
+
+
+def _ensure_bucket(client: "S3Client", bucket: str) -> None:
+    try:
+        client.head_bucket(Bucket=bucket)
+        return
+    except ClientError as error:
+        if s3_errors.code(error) not in ("404", "NoSuchBucket"):
+            raise
+    try:
+        client.create_bucket(Bucket=bucket)
+    except ClientError as error:  # another job was faster
+        if s3_errors.code(error) not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
+            raise
 
 
 def _service(folder: Path) -> Service:

@@ -119,7 +119,7 @@ def main() -> None:
     arguments = parser.parse_args()
     receipt: Path = arguments.receipt
     run = Run.holding(receipt)
-    with timed(run.folder, "publish"):
+    with timed(run.folder, "publishing"):
         store = open_store(run)
         match arguments.job:
             case "start":
@@ -132,7 +132,7 @@ def main() -> None:
                 objects = publish_index(store, [files.read_json(path) for path in arguments.receipts])
         files.write_json(receipt, Receipt(objects=by_path(objects)))
     size = sum(item["bytes"] for item in objects)
-    say(f"published {len(objects)} objects ({size / 1e6:.1f} MB) in s3://{store.bucket}/{store.prefix}{store.run}/")
+    say(f"{len(objects)} objects ({size / 1e6:.1f} MB) are in s3://{store.bucket}/{store.prefix}{store.run}/, verified")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workflow_scripts import files, identity
+from workflow_scripts import files, identity, processes
 from workflow_scripts.errors import PlainError
 from workflow_scripts.processes import ProcessId
 from workflow_scripts.run import Run
@@ -15,6 +15,7 @@ from workflow_scripts.serving import environment, launch, model, supervisor
 from workflow_scripts.serving.launch import Granted
 
 KEY_VARIABLE = "DRAFTMILL_SERVER_KEY"
+STARTS = 3
 GRACE_SECONDS = 8.0  # SGLang takes 4 to 8 s from SIGTERM to its exit
 
 
@@ -62,7 +63,7 @@ def connect(run: Run, number: int) -> Endpoint:
         )
     else:
         folder = run.server(number)
-        state = supervisor.ensure(folder, lambda: _service(run, number))
+        state = _start(run, number)
         url, key = state.facts["url"], (folder / "key").read_text()
         granted = launch.granted(url, key)
         endpoint = Endpoint(
@@ -75,6 +76,26 @@ def connect(run: Run, number: int) -> Endpoint:
             f"servers.args.context-length asks for {asked}"
         )
     return endpoint
+
+
+def _start(run: Run, number: int) -> supervisor.State:
+    """The server's state, ready. After three failed starts in one run of Snakemake it is not tried again there.
+
+    Without that bound each of a run's chunks would start a server in vain, three times over, for days.
+    """
+    folder, here = run.server(number), str(processes.run_process())
+    record = folder / "failed_starts.json"
+    failed = files.read_json(record) if record.exists() else {"run": here, "times": 0}
+    if failed["run"] == here and failed["times"] >= STARTS:
+        raise PlainError(f"server {number} did not start {STARTS} times; mend that, then the same line goes on")
+    try:
+        state = supervisor.ensure(folder, lambda: _service(run, number))
+    except PlainError:
+        times = failed["times"] if failed["run"] == here else 0
+        files.write_json(record, {"run": here, "times": times + 1})
+        raise
+    record.unlink(missing_ok=True)
+    return state
 
 
 def _service(run: Run, number: int) -> supervisor.Service:

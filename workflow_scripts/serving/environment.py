@@ -10,6 +10,7 @@ import platform
 import shutil
 import sys
 import venv
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -30,10 +31,11 @@ class Recipe:
 
     megabytes: int
     check: tuple[str, ...]
+    remark: str = ""
 
 
 RECIPES = {
-    "sglang-cpu": Recipe(2500, ("python", "-P", str(LAUNCHER), "--check-imports")),
+    "sglang-cpu": Recipe(2500, ("python", "-P", str(LAUNCHER), "--check-imports"), " (5,200 with a CUDA torch)"),
     "seaweedfs": Recipe(160, ("weed", "version")),
 }
 
@@ -60,6 +62,8 @@ def ensure(name: str) -> Environment:
             if not _is_built(env):
                 _build(env, lock)
     marker = files.read_json(env.folder / MARKER)
+    with suppress(OSError):
+        (env.folder / MARKER).touch()  # when it was last used: files.clean removes what nobody did for a month
     return Environment(name, env.folder, env.python, env.requirements_hash, marker["bytes"])
 
 
@@ -101,7 +105,8 @@ def _build(env: Environment, lock: BinaryIO) -> None:
     requirements = _requirement_files(env.name)
     wanted = sum(len(installer.pins(path)) for path in requirements)
     packages = "1 package" if wanted == 1 else f"{wanted} packages"
-    say(f"building {what}: {packages}, about {recipe.megabytes:,} MB, in {env.folder} (once; pip's output: {log})")
+    size_on_disk = f"about {recipe.megabytes:,} MB{recipe.remark}"
+    say(f"building {what}: {packages}, {size_on_disk}, in {env.folder} (once; pip's output: {log})")
     if env.folder.exists():
         shutil.rmtree(env.folder)
     log.write_bytes(b"")

@@ -157,6 +157,7 @@ def stop(folder: Path) -> None:
         _signal(state.supervisor, signal.SIGKILL)
         _is_gone(state.supervisor, KILL_TIME)
     reap(folder)
+    (folder / "runs").unlink(missing_ok=True)  # who still needs the service asks again
 
 
 def reap(folder: Path) -> list[int]:

@@ -35,33 +35,43 @@ def fsync_folder(folder: Path) -> None:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on success it is fsynced and renamed into place.
+    """Yield a temporary path beside `path`, an empty file; on success it is fsynced and renamed into place.
 
-    The temporary name is fixed, so that the next attempt replaces what a killed one left.
+    The temporary name is fixed, so that the next attempt replaces what a killed one left; a lock on it makes
+    writers of the same file wait for each other.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     tmp = path.with_name(f".{path.name}.tmp")
-    try:
-        yield tmp
-        fd = os.open(tmp, os.O_RDONLY)
+    with _open_alone(tmp) as lock:
         try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        tmp.replace(path)
-    except BaseException:
-        tmp.unlink(missing_ok=True)
-        raise
+            yield tmp
+            os.fsync(lock.fileno())
+            tmp.replace(path)
+        except BaseException:
+            tmp.unlink(missing_ok=True)
+            raise
     fsync_folder(path.parent)
+
+
+def _open_alone(tmp: Path) -> BinaryIO:
+    """`tmp`, empty, open and flocked. The writer before us may rename it while we wait: then it is another file."""
+    while True:
+        file = tmp.open("ab")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            if os.path.samestat(os.fstat(file.fileno()), tmp.stat()):
+                file.truncate(0)
+                return file
+        except FileNotFoundError:
+            pass
+        file.close()
 
 
 def write_bytes(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Publish `data` as `path`, whole or not at all."""
     with atomic_path(path) as tmp:
-        tmp.unlink(missing_ok=True)
-        fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
+        tmp.chmod(mode)  # before there is anything to read
+        tmp.write_bytes(data)
 
 
 def write_json(path: Path, value: Any, mode: int = 0o644) -> None:
