@@ -6,8 +6,8 @@ Out:  RUN/completions/CHUNK.jsonl.zst, CHUNK.failures.jsonl.zst, and CHUNK.json,
 A job leases a server, which is started when the first job needs it; `lease` bounds how many run at once. Jobs wait
 for servers and use next to no CPU, so they count no threads.
 
-Planning time grows with every file that a rule names for each chunk, so the rules name no more than they must: a
-chunk's two data files are asked for by the target, its sidecar by what comes after.
+Planning time grows with every file that a rule names for each chunk, so what comes after names the sidecar alone. The
+target must name all three: Snakemake does not miss a file that only a finished job has as input.
 """
 
 
@@ -41,5 +41,5 @@ rule completions:
         expand(
             f"{RUN}/completions/{{chunk}}.{{kind}}",
             chunk=CHUNKS,
-            kind=["jsonl.zst", "failures.jsonl.zst"],
+            kind=["jsonl.zst", "failures.jsonl.zst", "json"],
         ),
