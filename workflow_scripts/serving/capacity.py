@@ -28,11 +28,13 @@ def lease_count(config: Config, cores: int | None) -> tuple[int, str | None]:
 
 
 def server_count(config: Config) -> int:
-    """Servers of this run; `auto` without a GPU counts as one."""
+    """Servers of this run; `auto` counts as one without a GPU, and on the CPU."""
     if config.servers.urls:
         return len(config.servers.urls)
     if config.servers.count != "auto":
         return config.servers.count
+    if config.servers.engine == "sglang-cpu":
+        return 1
     return max(1, gpu_count() // config.servers.gpus_per_server)
 
 
