@@ -85,7 +85,7 @@ def _start(run: Run, number: int) -> supervisor.State:
     """
     folder, here = run.server(number), str(processes.run_process())
     record = folder / "failed_starts.json"
-    failed = files.read_json(record) if record.exists() else {"run": here, "times": 0}
+    failed: dict[str, Any] = files.read_json(record) if record.exists() else {"run": here, "times": 0}
     if failed["run"] == here and failed["times"] >= STARTS:
         raise PlainError(f"server {number} did not start {STARTS} times; mend that, then the same line goes on")
     try:
