@@ -13,8 +13,11 @@ from workflow_scripts import files, processes
 from workflow_scripts.run import Run
 
 
-def audit_run(run: Run) -> None:
-    """Every (prompt_id, sample) is in completions or failures once, in order, as the sidecars and summary say."""
+def audit_run(run: Run, by_standin: bool) -> None:
+    """Every (prompt_id, sample) is in completions or failures once, in order, as the sidecars and summary say.
+
+    Where the stand-in gave the answers, each must be the one to its prompt.
+    """
     manifest = pl.read_parquet(run.manifest).sort("chunk", "position")
     samples = range(run.config.sampling.n)
     assert manifest["prompt_id"].is_unique().all()
@@ -30,6 +33,8 @@ def audit_run(run: Run) -> None:
         made, failed = _audit_chunk(run, chunk, owed)
         completions += made
         failures += failed
+    for row in completions if by_standin else []:
+        _audit_answer(row)
     summary = files.read_json(run.summary)
     assert summary["prompts"] == len(manifest)
     assert (summary["completions"], summary["failures"]) == (len(completions), len(failures))
@@ -47,7 +52,7 @@ def _audit_chunk(run: Run, chunk: str, owed: list[tuple[str, int]]) -> tuple[lis
         assert sidecar[kind]["sha256"] == files.sha256_file(path), path
         assert sidecar[kind]["bytes"] == path.stat().st_size, path
     assert sidecar["prompts_sha256"] == files.sha256_file(run.prompts(chunk))
-    prompts = {row["prompt_id"]: row for row in files.read_jsonl_zst(run.prompts(chunk))}
+    asked = {row["prompt_id"]: row["messages"] for row in files.read_jsonl_zst(run.prompts(chunk))}
     completions = list(files.read_jsonl_zst(run.completions(chunk)))
     failures = list(files.read_jsonl_zst(run.failures(chunk)))
     assert (sidecar["completions"]["rows"], sidecar["failures"]["rows"]) == (len(completions), len(failures))
@@ -57,15 +62,13 @@ def _audit_chunk(run: Run, chunk: str, owed: list[tuple[str, int]]) -> tuple[lis
     assert made == [key for key in owed if key in set(made)]
     assert failed == [key for key in owed if key in set(failed)]
     assert all(row["final"] for row in failures)
-    for row in completions:
-        _audit_answer(prompts[row["prompt_id"]], row)
+    assert all(row["messages"][:-1] == asked[row["prompt_id"]] for row in completions)
     return completions, failures
 
 
-def _audit_answer(prompt: Any, row: Any) -> None:
+def _audit_answer(row: Any) -> None:
     """The answer is the stand-in's to this very prompt, token for token."""
     *asked, said = row["messages"]
-    assert asked == prompt["messages"]
     (turn,) = row["turns"]
     whole = [*tokens(answer_to(asked)), END]
     ids = turn["response_token_ids"]

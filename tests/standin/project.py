@@ -225,7 +225,7 @@ class Project:
 
     def audit(self) -> None:
         """The one audit: the run's answers, its files, and that no process is left."""
-        audit_run(self.made)
+        audit_run(self.made, by_standin=self.home.is_relative_to(self.folder))
         self.no_process_left()
 
     def no_process_left(self, seconds: float = 15.0) -> None:
