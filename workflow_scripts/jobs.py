@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 
 from workflow_scripts import processes
-from workflow_scripts.errors import PlainError
+from workflow_scripts.errors import PlainError, plain_os_errors
 
 
 def run_job(main: Callable[[], None]) -> None:
@@ -23,7 +23,8 @@ def run_job(main: Callable[[], None]) -> None:
     if run is not None and run.on_this_host():
         processes.watch(run, lambda: os._exit(1))
     try:
-        main()
+        with plain_os_errors():
+            main()
     except PlainError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:

@@ -14,7 +14,7 @@ import yaml
 from workflow_scripts import config as configs
 from workflow_scripts import files, identity, processes, results_lock
 from workflow_scripts.config import Config
-from workflow_scripts.errors import PlainError
+from workflow_scripts.errors import PlainError, plain_os_errors
 from workflow_scripts.publishing.batches import batch_chunks, batch_names
 from workflow_scripts.reporting.table import table
 from workflow_scripts.run import Run
@@ -47,6 +47,7 @@ class Plan:
         return identity.publish_hash(self.config)
 
 
+@plain_os_errors()
 def open_plan(values: dict[str, Any], configfiles: Sequence[Path], basedir: str) -> Plan:
     """The plan of this start of Snakemake; jobs find this project's modules and Python through the environment.
 
@@ -140,6 +141,7 @@ def differing_keys(old: Any, new: Any, at: str = "") -> list[str]:
     return [] if old == new else [at]
 
 
+@plain_os_errors()
 def begin(plan: Plan, *, keep_incomplete: bool) -> None:
     """Before the first job: take the lock, write the run's records, check the store. No rule has these as input.
 

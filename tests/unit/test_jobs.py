@@ -1,0 +1,62 @@
+"""What a job says when it fails, and how it ends with its run."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from workflow_scripts import jobs, processes
+from workflow_scripts.errors import PlainError
+from workflow_scripts.processes import ProcessId
+
+
+def fail_with(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (PlainError("what, where, what to do"), "error: what, where, what to do"),
+        (OSError(28, "No space left on device", "results/x"), "error: results/x: No space left on device; make room"),
+        (OSError(30, "Read-only file system", "results"), "error: results: Read-only file system; make it writable"),
+    ],
+)
+def test_a_users_or_the_machines_fault_is_one_plain_line(error: Exception, says: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        jobs.run_job(lambda: fail_with(error))
+    assert str(caught.value.code).startswith(says)
+
+
+def test_a_fault_of_ours_keeps_its_traceback() -> None:
+    with pytest.raises(ConnectionResetError):
+        jobs.run_job(lambda: fail_with(ConnectionResetError(104, "reset")))
+
+
+def test_a_job_dies_with_its_run(tmp_path: Path) -> None:
+    run = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    named = ProcessId.of(run.pid)
+    code = "import time; from workflow_scripts.jobs import run_job; run_job(lambda: time.sleep(60))"
+    job = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=os.environ | {processes.RUN_PROCESS_VARIABLE: str(named), "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    try:
+        assert job.poll() is None
+        run.kill()
+        run.wait()
+        assert job.wait(30) == 1
+    finally:
+        job.kill()
+        job.wait()
+
+
+def test_times_are_kept_of_what_succeeded(tmp_path: Path) -> None:
+    with jobs.timed(tmp_path, "sources"):
+        pass
+    with pytest.raises(PlainError), jobs.timed(tmp_path, "prompts"):
+        raise PlainError("no")
+    assert (tmp_path / "timings.jsonl").read_text().count('"stage":"sources"') == 1
+    assert "prompts" not in (tmp_path / "timings.jsonl").read_text()
