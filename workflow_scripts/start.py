@@ -16,6 +16,7 @@ from workflow_scripts import files, identity, processes, results_lock
 from workflow_scripts.config import Config
 from workflow_scripts.errors import PlainError, plain_os_errors
 from workflow_scripts.publishing.batches import batch_chunks, batch_names
+from workflow_scripts.reporting.forecast import disk_line
 from workflow_scripts.reporting.table import table
 from workflow_scripts.run import Run
 
@@ -161,6 +162,8 @@ def begin(plan: Plan, *, keep_incomplete: bool) -> None:
     if not run.lock.exists():
         lock = {"run": run.name, "format": 1, "identity": plan.identity, "sources": plan.sources}
         files.write_json(run.lock, lock)
+    if line := disk_line(run):
+        print(line, file=sys.stderr)
     _pass_on_sigterm()
 
 
