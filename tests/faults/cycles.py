@@ -97,9 +97,8 @@ def main() -> None:
     print("| signal | cycles | before the first request | after the end | prompts asked twice |\n|---|---|---|---|---|")
     for kind, row in sorted(rows.items()):
         print(f"| {kind} | {row.cycles} | {row.before_an_answer} | {row.after_the_end} | {row.asked_twice} |")
-    print(
-        f"\n{args.cycles} cycles of seed {args.seed} in {time.monotonic() - started:,.0f} s: nothing lost, nothing doubled."
-    )
+    seconds = time.monotonic() - started
+    print(f"\n{args.cycles} cycles of seed {args.seed} in {seconds:,.0f} s: nothing lost, nothing doubled.")
 
 
 if __name__ == "__main__":
