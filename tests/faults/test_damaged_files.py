@@ -119,6 +119,7 @@ def test_a_changed_completions_file_is_told_and_made_again(finished: Project) ->
     rows = list(files.read_jsonl_zst(path))
     rows[0]["messages"][-1]["content"] = "Something else."
     files.write_jsonl_zst(path, rows)
+    finished.made.summary.unlink()
     result = finished.run()
     assert result.code != 0 and "Traceback" not in result.output, result.output
     assert "00001.jsonl.zst is not the file that its sidecar describes; delete it" in result.output

@@ -40,10 +40,9 @@ def goes_on(project: Project, lost: int = SEATS) -> Result:
 # --- Snakemake ---
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
-def test_snakemake_dies(prepared: Project, number: signal.Signals) -> None:
+def test_snakemake_dies(prepared: Project) -> None:
     run = start(prepared)
-    os.kill(run.pid, number)
+    os.kill(run.pid, signal.SIGKILL)
     run.wait()
     prepared.no_process_left()
     goes_on(prepared)
@@ -101,7 +100,8 @@ def test_told_twice_to_end_it_ends_at_once(prepared: Project, how: str) -> None:
     run = prepared.start(STANDIN_FAULTS='{"delay": 600}')
     until(lambda: len(prepared.requests()) == SEATS)
     TELLS[how](run)
-    until(lambda: "stopping; answers in flight have 600 s" in run.output)
+    # Both chunks' jobs: of two signals that come before the first is met, a process sees one.
+    until(lambda: run.output.count("stopping; answers in flight have 600 s") == 2)
     TELLS[how](run)
     result = run.wait()
     assert result.code != 0, result.output
@@ -168,7 +168,7 @@ def test_a_run_goes_on_by_itself(prepared: Project, victim: str) -> None:
     assert prepared.server_starts() == (1 if victim == "job" else 2)
 
 
-@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("victim", ["job", "supervisor"])
 def test_snakemake_dies_with_another(prepared: Project, victim: str) -> None:
     run = start(prepared)
     os.kill(VICTIMS[victim](prepared), signal.SIGKILL)

@@ -1,8 +1,6 @@
 """What a start says and refuses before its first job: plans, targets, mistakes, other runs."""
 
 import getpass
-import os
-import signal
 import socket
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.standin.project import Project, Result, Running
-from tests.standin.waiting import until
 
 # A network and a pip that can't be used, and no GPU.
 NOTHING_WORKS = {
@@ -126,14 +123,6 @@ def test_a_second_run_is_refused_and_told_by_whom(prepared: Project) -> None:
     assert first.wait().code == 0
     prepared.audit()
     assert prepared.made.name == run and len(prepared.requests()) == 24
-
-
-def test_the_lock_goes_with_its_holder(prepared: Project) -> None:
-    first = prepared.start(STANDIN_FAULTS='{"delay": 0.5}')
-    prepared.wait_for_answers(1)
-    os.kill(first.pid, signal.SIGKILL)
-    until(lambda: first.process.poll() is not None)
-    prepared.finish()
 
 
 def test_cores_that_cut_the_leases_are_told(fresh: Project) -> None:
