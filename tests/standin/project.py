@@ -23,7 +23,7 @@ from workflow_scripts.run import Run
 from workflow_scripts.serving import environment
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 120.0  # that a run of a small project may take on a busy machine
+SECONDS = 300.0  # that a run of a small project may take on a busy machine
 
 # `python -P sglang_server.py FLAGS`: the first two are dropped.
 PYTHON = """#!/bin/sh

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-DEADLINE = 60.0  # seconds; far more than anything that is waited for takes
+DEADLINE = 120.0  # seconds; far more than anything that is waited for takes
 
 
 def until(condition: Callable[[], object], seconds: float = DEADLINE) -> None:
