@@ -5,6 +5,7 @@ Out:  RUN/training/HASH/training.json, which names the Parquet shards beside it;
 """
 
 TRAINING = f"{RUN}/training/{PLAN.training_hash}"
+LOST_SHARDS = PLAN.lost_shards()
 
 
 rule export:
@@ -13,6 +14,7 @@ rule export:
         expand(f"{RUN}/completions/{{chunk}}.json", chunk=CHUNKS),
     output:
         f"{TRAINING}/training.json",
+        LOST_SHARDS,
     log:
         f"{RUN}/logs/training.log",
     conda:
@@ -20,10 +22,11 @@ rule export:
     message:
         "Training shards"
     shell:
-        "exec python -m workflow_scripts.training.export {output:q} 2> {log:q}"
+        "exec python -m workflow_scripts.training.export {output[0]:q} 2> {log:q}"
 
 
 rule training:
     """Target: the training shards."""
     input:
         f"{TRAINING}/training.json",
+        LOST_SHARDS,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from workflow_scripts import files
 from workflow_scripts.errors import PlainError
@@ -19,7 +19,12 @@ SECRET_WORDS = ("key", "token", "secret", "password", "credential")
 # SGLang's flags that have such a word in their names and are no secret.
 NOT_SECRET = re.compile(r"(^|-)tokens?-|max-.*-tokens?$|-tokens$|tokenizer|token-step|keep-")
 
+INT64 = 2**63
+RESERVED = ("sources",)  # folders of `results` that are no run's
+
 Name = Annotated[str, Field(pattern=NAME)]
+HomePath = Annotated[str, Field(min_length=1), AfterValidator(lambda path: str(Path(path).expanduser()))]
+Seed = Annotated[int, Field(ge=-INT64, lt=INT64 - 64, strict=True)]  # 64: room for a seed of each sample
 Count = Annotated[int, Field(ge=1, strict=True)]
 Shape = Literal["messages", "sharegpt", "prompt_response", "prompt_response_system", "alpaca", "tools_query_answers"]
 
@@ -44,8 +49,7 @@ class Columns(Section):
 class Source(Section):
     """One dataset of the mix."""
 
-    path: str = Field(
-        min_length=1,
+    path: HomePath = Field(
         description="a file, a folder or a glob: .parquet, .jsonl, .ndjson, .json, JSON also as .gz or .zst",
     )
     shape: Shape = Field(description="how a row holds its conversation")
@@ -65,7 +69,7 @@ class Prompts(Section):
     total: Count | None = Field(None, description="prompts wanted in all; scales the takes down where it is less")
     allow_short: bool = Field(False, description="go on where the sources hold fewer prompts than asked")
     dedupe: Dedupe = Field(default_factory=Dedupe)
-    seed: int = Field(0, description="decides which rows are drawn, and their order")
+    seed: Seed = Field(0, description="decides which rows are drawn, and their order")
 
 
 class Chunks(Section):
@@ -84,7 +88,7 @@ class Chunks(Section):
 class Model(Section):
     """The target model."""
 
-    path: str = Field(min_length=1, description="a hub id, a local folder, or embedded:SmolLM2-135M-Instruct")
+    path: HomePath = Field(description="a hub id, a local folder, or embedded:SmolLM2-135M-Instruct")
     revision: str | None = Field(None, description="the hub id's revision; a full commit is best")
 
 
@@ -97,7 +101,7 @@ class Sampling(Section):
     max_tokens: Count = Field(4096, description="output tokens of a turn at most, thinking included")
     thinking: bool | None = Field(None, description="sent to the template as enable_thinking; null sends nothing")
     n: Annotated[int, Field(ge=1, le=64, strict=True)] = Field(1, description="answers per prompt")
-    seed: int = Field(0, description="recorded and sent; a server honours it only under deterministic inference")
+    seed: Seed = Field(0, description="recorded and sent; a server honours it only under deterministic inference")
 
 
 Arg = bool | int | float | str | list[str] | None
@@ -181,7 +185,7 @@ class Config(Section):
     """A run, whole."""
 
     name: Name = Field(description="the run's name: [a-z0-9][a-z0-9_]*, 64 characters at most")
-    results: str = Field("results", min_length=1, description="the folder that everything goes to")
+    results: HomePath = Field("results", description="the folder that everything goes to")
     sources: dict[Name, Source] = Field(min_length=1, description="the mix; earlier sources win duplicates")
     prompts: Prompts = Field(default_factory=Prompts)
     chunks: Chunks = Field(default_factory=Chunks)
@@ -190,6 +194,20 @@ class Config(Section):
     servers: Servers = Field(default_factory=Servers)
     publish: Publish = Field(default_factory=Publish)
     training: Training = Field(default_factory=Training)
+
+    @field_validator("name")
+    @classmethod
+    def _not_reserved(cls, name: str) -> str:
+        if name in RESERVED:
+            raise ValueError(f"{name!r} is a folder of its own in `results`; choose another name")
+        return name
+
+    @field_validator("results")
+    @classmethod
+    def _no_wildcards(cls, results: str) -> str:
+        if "{" in results or "}" in results:
+            raise ValueError("holds a brace, which Snakemake takes for a wildcard; choose another folder")
+        return results
 
     @model_validator(mode="after")
     def _hangs_together(self) -> "Config":

@@ -26,6 +26,8 @@ def run_job(main: Callable[[], None]) -> None:
         with plain_os_errors():
             main()
     except PlainError as error:
+        if isinstance(error.__cause__, OSError):
+            say(f"error: {error}")  # a full disk holds no log
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit(130)

@@ -39,6 +39,17 @@ class Plan:
         names = batch_names(len(chunks)) if self.config.publish.store != "none" else []
         return {name: batch_chunks(name, chunks) for name in names}
 
+    def lost_shards(self) -> list[str]:
+        """Training shards that their index names and that are gone: named as a target, they are exported again."""
+        index = self.run.folder / "training" / self.training_hash / "training.json"
+        if not index.exists():
+            return []
+        try:
+            names = [entry["path"] for entry in files.read_json(index)["files"]]
+        except (PlainError, KeyError, TypeError):
+            return []  # the jobs that read it say what is wrong
+        return [str(index.parent / name) for name in names if not (index.parent / name).exists()]
+
     @property
     def training_hash(self) -> str:
         return identity.training_hash(self.config)
@@ -108,26 +119,26 @@ def announce(plan: Plan, note: str | None, targets: list[str]) -> None:
 
 
 def _older_sibling(plan: Plan) -> list[str]:
-    """Where a run of this name has completions under another identity: which keys differ, and what that costs."""
+    """Where a run of this name has completions under another identity: which keys differ, and what that costs.
+
+    It is for information only: an older run that can't be read is passed over.
+    """
     if plan.run.lock.exists():
         return []
-    found = []
-    for folder in plan.run.results.glob(f"{plan.config.name}-*/completions"):
-        other = Run(folder.parent)
-        made = sum(1 for chunk in folder.glob("[0-9][0-9][0-9][0-9][0-9].json"))
-        if made and other.lock.exists():
-            found.append((other.lock.stat().st_mtime, made, other))
-    if not found:
-        return []
-    _, _, other = max(found, key=lambda item: item[0])
-    rows = sum(
-        files.read_json(sidecar)["completions"]["rows"] for sidecar in other.folder.glob("completions/[0-9]*[0-9].json")
-    )
-    keys = ", ".join(differing_keys(files.read_json(other.lock)["identity"], plan.identity)) or "the format"
-    return [
-        f"{other.name} has {rows} completions and differs in: {keys}. They would be made again here; "
-        f"to keep them, set these keys back"
-    ]
+    others = [Run(path.parent) for path in plan.run.results.glob(f"{plan.config.name}-*/lock.json")]
+    for other in sorted(others, key=lambda run: run.lock.stat().st_mtime, reverse=True):
+        try:
+            sidecars = [files.read_json(path) for path in other.folder.glob("completions/[0-9]*[0-9].json")]
+            rows = sum(sidecar["completions"]["rows"] for sidecar in sidecars)
+            keys = ", ".join(differing_keys(files.read_json(other.lock)["identity"], plan.identity)) or "the format"
+        except (PlainError, KeyError, TypeError, ValueError):
+            continue
+        if rows:
+            return [
+                f"{other.name} has {rows} completions and differs in: {keys}. They would be made again here; "
+                f"to keep them, set these keys back"
+            ]
+    return []
 
 
 def differing_keys(old: Any, new: Any, at: str = "") -> list[str]:

@@ -44,13 +44,13 @@ def reply(**changes: Any) -> dict[str, Any]:
 
 
 def completed(answer: dict[str, Any], number: int = 0, sample: int = 0) -> Completion:
-    body = request_body(prompt(number), Sampling(), "m", "r")
+    body = request_body(prompt(number), sample, Sampling(), "m", "r")
     return complete(prompt(number), sample, answer, body, server="s", attempts=1, seconds=0.5)
 
 
 def test_the_request_says_what_the_config_says_and_no_more() -> None:
     sampling = Sampling(temperature=0.2, top_p=0.9, max_tokens=7, seed=3)
-    body = request_body(prompt(), sampling, "m", "r")
+    body = request_body(prompt(), 0, sampling, "m", "r")
     assert body == {
         "model": "m",
         "messages": [{"role": "user", "content": "Hello?"}],
@@ -61,9 +61,12 @@ def test_the_request_says_what_the_config_says_and_no_more() -> None:
         "max_tokens": 7,
         "seed": 3,
     }
-    thinking = request_body({**prompt(), "tools": [{"type": "function"}]}, Sampling(thinking=False, top_k=5), "m", "r")
+    thinking = request_body(
+        {**prompt(), "tools": [{"type": "function"}]}, 2, Sampling(thinking=False, top_k=5), "m", "r"
+    )
     assert thinking["chat_template_kwargs"] == {"enable_thinking": False}
     assert thinking["tools"] == [{"type": "function"}] and thinking["top_k"] == 5
+    assert thinking["seed"] == 2  # the sample's own
 
 
 def test_a_completion_keeps_the_servers_ids_and_the_prompts_fields() -> None:
@@ -78,13 +81,19 @@ def test_a_completion_keeps_the_servers_ids_and_the_prompts_fields() -> None:
 @pytest.mark.parametrize(
     ("answer", "kind", "says"),
     [
-        (reply(id="other"), "transient", "another request"),
+        (reply(id="other"), "bad_reply", "another request"),
         (reply(finish_reason="abort"), "aborted", "aborted"),
-        (reply(prompt_token_ids=[1]), "transient", "not as many"),
-        ({"id": "r", "choices": []}, "transient", "no chat completion"),
-        ({"id": "r"}, "transient", "no chat completion"),
-        ([], "transient", "no chat completion"),
-        (None, "transient", "no chat completion"),
+        (reply(prompt_token_ids=[1]), "bad_reply", "not as many"),
+        ({"id": "r", "choices": []}, "bad_reply", "no chat completion"),
+        ({"id": "r"}, "bad_reply", "no chat completion"),
+        ([], "bad_reply", "no chat completion"),
+        (None, "bad_reply", "no chat completion"),
+        (reply(finish_reason=None), "bad_reply", "no chat completion"),
+        *(
+            (reply(response_token_ids=ids), "bad_reply", "no chat completion")
+            for ids in (None, [1.5, 2], [True, 2], [-1, 2], [2**31, 2], ["4", "5"], [[4], [5]])
+        ),
+        (reply(prompt_token_ids=[], usage={"prompt_tokens": 0, "completion_tokens": 2}), "bad_reply", "no chat"),
     ],
 )
 def test_a_reply_that_is_no_completion(answer: Any, kind: str, says: str) -> None:
@@ -134,9 +143,9 @@ def test_text_that_goes_on_is_no_repetition() -> None:
         (400, "Requested token count exceeds the model's maximum context length of 4096 tokens", "too_long"),
         (400, "Conversation roles must alternate", "refused"),
         (422, "bad field", "refused"),
-        (503, "The request queue is full.", "transient"),
-        (429, "slow down", "transient"),
-        (500, "oops", "transient"),
+        (503, "The request queue is full.", "server_error"),
+        (429, "slow down", "server_error"),
+        (500, "oops", "server_error"),
     ],
 )
 def test_statuses(status: int, text: str, kind: str) -> None:
@@ -144,6 +153,17 @@ def test_statuses(status: int, text: str, kind: str) -> None:
         fault = from_status(status, orjson.dumps(body))
         assert fault.kind == kind and text in fault.reason
     assert from_status(500, b"\xff\n<html>").reason == "HTTP 500: \ufffd <html>"
+
+
+@pytest.mark.parametrize("body", [b'{"error": {"message": null}}', b'{"message": ["x"]}', b'{"detail": "x"}', b"[]"])
+def test_an_error_without_words_is_told_as_it_came(body: bytes) -> None:
+    assert from_status(400, body).reason == body.decode()
+
+
+@pytest.mark.parametrize("status", [302, 307])
+def test_nobody_is_sent_elsewhere(status: int) -> None:
+    with pytest.raises(ServerRefusesUs, match="elsewhere"):
+        from_status(status, b"")
 
 
 def test_a_server_that_refuses_us_is_no_prompts_fault() -> None:

@@ -40,6 +40,9 @@ def with_changes(changes: dict[str, Any]) -> dict[str, Any]:
             "my.yaml: sources.A-b: 'A-b' is not allowed; allowed: lower",
         ),
         ({"sources": {}}, "my.yaml: sources:"),
+        ({"name": "sources"}, "my.yaml: name: 'sources' is a folder of its own"),
+        ({"results": "re{s}ults"}, "my.yaml: results: holds a brace"),
+        ({"prompts.seed": 2**64}, "my.yaml: prompts.seed:"),
         ({"sources.a.take": "ten"}, "my.yaml: sources.a.take: 'ten'"),
         ({"sources.a.take": 0}, "my.yaml: sources.a.take: 0 should be greater than or equal to 1"),
         ({"sources.a.shape": "chat"}, "my.yaml: sources.a.shape: 'chat' is not one of 'messages'"),
@@ -80,6 +83,14 @@ def test_a_mistake_is_one_plain_line(changes: dict[str, Any], line: str) -> None
     lines = str(caught.value).splitlines()
     assert any(found.startswith(line) for found in lines), lines
     assert all(found.startswith("my.yaml: ") for found in lines) and len(lines) <= 2
+
+
+def test_paths_below_home_are_taken_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    changes = {"results": "~/out", "model.path": "~/model", "sources.a.path": "~/a.jsonl"}
+    parsed = config.parse(with_changes(changes), "c")
+    assert parsed.results == "/home/me/out" and parsed.model.path == "/home/me/model"
+    assert parsed.sources["a"].path == "/home/me/a.jsonl"
 
 
 def test_all_mistakes_are_told_at_once() -> None:

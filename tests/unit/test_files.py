@@ -47,11 +47,11 @@ def test_writers_of_one_file_wait_for_each_other(tmp_path: Path) -> None:
 
     def write(number: int) -> None:
         for _ in range(20):
-            files.write_json(path, [number] * 1000)
+            files.write_json(path, {"numbers": [number] * 1000})
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(write, range(8)))
-    value = files.read_json(path)
+    value = files.read_json(path)["numbers"]
     assert len(value) == 1000 and len(set(value)) == 1
     assert [item.name for item in tmp_path.iterdir()] == ["a.json"]
 
@@ -99,6 +99,12 @@ def test_a_torn_tail_longer_than_a_block_is_cut(tmp_path: Path) -> None:
     with files.Journal(path) as journal:
         assert [value for _, _, value in journal.lines()] == [{"a": 1}]
     assert path.read_bytes() == b'{"a":1}\n'
+
+
+def test_json_of_another_kind_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("null")
+    with pytest.raises(PlainError, match=r"a\.json does not hold what it should"):
+        files.read_json(tmp_path / "a.json")
 
 
 def test_two_writers_of_a_journal(tmp_path: Path) -> None:

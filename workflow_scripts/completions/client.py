@@ -29,7 +29,7 @@ class Task:
     prompt: Prompt
     sample: int
     attempts: int = 0
-    last: Fault | None = None
+    answered_before: int | None = None  # answers to others when its first try failed
 
 
 @dataclass
@@ -50,6 +50,7 @@ class Client:
     failed: Callable[[Failure], None]
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     drain: float = 60.0
+    answered: int = 0
     _reconnecting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def answer(self, tasks: list[Task]) -> None:
@@ -96,7 +97,7 @@ class Client:
         endpoint = self.endpoint
         started = time.monotonic()
         try:
-            body = request_body(task.prompt, self.sampling, endpoint.granted.served_name, uuid4().hex)
+            body = request_body(task.prompt, task.sample, self.sampling, endpoint.granted.served_name, uuid4().hex)
             task.attempts += 1
             reply = await self._post(session, endpoint, body)
             completion = complete(
@@ -110,12 +111,14 @@ class Client:
             )
         except Fault as fault:
             return await self._meet(task, endpoint, fault)
+        self.answered += 1
         self.done(completion)
         return None
 
     async def _meet(self, task: Task, endpoint: Endpoint, fault: Fault) -> Task | None:
         """Do what the fault's policy says."""
-        task.last = fault
+        if task.answered_before is None:
+            task.answered_before = self.answered
         if not fault.policy.charged:
             task.attempts -= 1
             async with self._reconnecting:
@@ -127,6 +130,7 @@ class Client:
                 return None  # unanswered, not failed: the next run tries it again
             await asyncio.sleep(backoff_seconds(task.attempts))
             return task
+        others_were_answered = self.answered > task.answered_before
         self.failed(
             {
                 "prompt_id": task.prompt["prompt_id"],
@@ -134,7 +138,7 @@ class Client:
                 "source": task.prompt["source"],
                 "class": fault.kind,
                 "reason": fault.reason,
-                "final": fault.policy.final,
+                "final": fault.policy.final or (fault.kind == "server_error" and others_were_answered),
                 "attempts": task.attempts,
             }
         )
@@ -144,19 +148,19 @@ class Client:
         headers = {"Content-Type": "application/json", **endpoint.headers()}
         url = f"{endpoint.url}/v1/chat/completions"
         try:
-            async with session.post(url, data=orjson.dumps(body), headers=headers) as response:
+            async with session.post(url, data=orjson.dumps(body), headers=headers, allow_redirects=False) as response:
                 raw = await response.read()
                 if response.status != 200:
                     raise from_status(response.status, raw)
         except (aiohttp.ClientError, OSError) as error:
             if not await asyncio.to_thread(endpoint.alive):
                 raise Fault("server_gone", f"the server died: {error}") from error
-            kind = "unreachable" if isinstance(error, aiohttp.ClientConnectorError) else "transient"
+            kind = "unreachable" if isinstance(error, aiohttp.ClientConnectorError) else "server_error"
             raise Fault(kind, f"{type(error).__name__}: {error}") from error
         try:
             return orjson.loads(raw)
         except orjson.JSONDecodeError as error:
-            raise Fault("transient", f"the reply is not JSON: {raw[:80]!r}") from error
+            raise Fault("bad_reply", f"the reply is not JSON: {raw[:80]!r}") from error
 
 
 def backoff_seconds(attempt: int) -> float:

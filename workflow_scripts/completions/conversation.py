@@ -8,8 +8,11 @@ from workflow_scripts.config import Sampling
 from workflow_scripts.records import Completion, Message, Prompt, Turn
 
 
-def request_body(prompt: Prompt, sampling: Sampling, model: str, rid: str) -> dict[str, Any]:
-    """The body of POST /v1/chat/completions; with `return_token_ids` SGLang adds the exact ids to the choice."""
+def request_body(prompt: Prompt, sample: int, sampling: Sampling, model: str, rid: str) -> dict[str, Any]:
+    """The body of POST /v1/chat/completions; with `return_token_ids` SGLang adds the exact ids to the choice.
+
+    Each sample has a seed of its own: where a server honours seeds, equal ones would give equal answers.
+    """
     body: dict[str, Any] = {
         "model": model,
         "messages": prompt["messages"],
@@ -18,7 +21,7 @@ def request_body(prompt: Prompt, sampling: Sampling, model: str, rid: str) -> di
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "max_tokens": sampling.max_tokens,
-        "seed": sampling.seed,
+        "seed": sampling.seed + sample,
     }
     if sampling.top_k is not None:
         body["top_k"] = sampling.top_k
@@ -35,12 +38,14 @@ def complete(
     """The completion that a reply makes of a prompt. Raises Fault if the reply is none to this request."""
     try:
         if reply["id"] != body["rid"]:
-            raise Fault("transient", f"the reply is to another request ({reply['id']})")
+            raise Fault("bad_reply", f"the reply is to another request ({reply['id']})")
         choice = reply["choices"][0]
         message = _message(choice["message"])
         usage = reply["usage"]
-        prompt_ids, response_ids = choice["prompt_token_ids"], choice["response_token_ids"]
+        prompt_ids, response_ids = _ids(choice["prompt_token_ids"]), _ids(choice["response_token_ids"])
         finish_reason = choice["finish_reason"]
+        if not isinstance(finish_reason, str) or not prompt_ids:
+            raise TypeError("no finish reason, or no prompt ids")
         kind = turn_class(message, finish_reason, response_ids)
         turn: Turn = {
             "finish_reason": finish_reason,
@@ -54,12 +59,19 @@ def complete(
             "seconds": round(seconds, 3),
         }
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise Fault("transient", f"the reply is no chat completion with token ids ({error!r})") from error
+        raise Fault("bad_reply", f"the reply is no chat completion with token ids ({error!r})") from error
     if kind == "aborted":
         raise Fault("aborted", "the server aborted the request")
     if len(prompt_ids) != usage["prompt_tokens"] or len(response_ids) != usage["completion_tokens"]:
-        raise Fault("transient", "the reply's token ids are not as many as its usage says")
+        raise Fault("bad_reply", "the reply's token ids are not as many as its usage says")
     return cast(Completion, {**prompt, "messages": [*prompt["messages"], message], "sample": sample, "turns": [turn]})
+
+
+def _ids(value: Any) -> list[int]:
+    """Token ids as they are stored and trained on: TypeError for anything that int32 can't hold."""
+    if not isinstance(value, list) or not all(type(item) is int and 0 <= item < 2**31 for item in value):
+        raise TypeError("token ids that are none")
+    return value
 
 
 def _message(said: dict[str, Any]) -> Message:

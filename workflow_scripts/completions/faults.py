@@ -21,8 +21,11 @@ POLICIES = {
     # The prompt can't be answered by this server: the same request would fail again.
     "too_long": Policy(tries=1, final=True),
     "refused": Policy(tries=1, final=True),
-    # 5xx, 429, a full queue, a reset connection, half a reply, a reply that is no completion.
-    "transient": Policy(tries=8, final=True),
+    # Half a reply, a reply that is no completion, or one to another request.
+    "bad_reply": Policy(tries=8, final=True),
+    # 5xx, 429, a full queue, a reset connection: the server's trouble. It is the prompt's only where the server
+    # answered others meanwhile (see `Client._meet`).
+    "server_error": Policy(tries=8, final=False),
     # SGLang answers 200 with finish_reason "abort" and a partial text.
     "aborted": Policy(tries=8, final=True),
     # The server died with the request in flight: it is started again.
@@ -61,7 +64,9 @@ def from_status(status: int, body: bytes) -> Fault:
         raise ServerRefusesUs(f"HTTP {status}: {message}")
     if status in (400, 413, 422):
         return Fault("too_long" if any(words in message for words in _TOO_LONG) else "refused", message)
-    return Fault("transient", f"HTTP {status}: {message}")
+    if 300 <= status < 400:
+        raise ServerRefusesUs(f"HTTP {status}: it sends us elsewhere")
+    return Fault("server_error", f"HTTP {status}: {message}")
 
 
 def _message(body: bytes) -> str:
@@ -69,7 +74,9 @@ def _message(body: bytes) -> str:
     try:
         value = orjson.loads(body)
         error = value.get("error", value)
-        text = error.get("message", "") if isinstance(error, dict) else str(error)
+        text = error.get("message") if isinstance(error, dict) else error
     except (orjson.JSONDecodeError, AttributeError):
+        text = None
+    if not isinstance(text, str):
         text = body.decode("utf-8", "replace")
     return " ".join(text.split())[:500]

@@ -80,13 +80,16 @@ def write_json(path: Path, value: Any, mode: int = 0o644) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The value in a JSON file; PlainError names the file if it is absent or no JSON."""
+    """The object in a JSON file; PlainError names the file if it is absent or holds none."""
     try:
-        return orjson.loads(path.read_bytes())
+        value = orjson.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise PlainError(f"{path} is missing") from error
     except orjson.JSONDecodeError as error:
         raise PlainError(f"{path} is not valid JSON ({error}); delete it and run the same line again") from error
+    if not isinstance(value, dict):
+        raise PlainError(f"{path} does not hold what it should; delete it and run the same line again")
+    return value
 
 
 def write_jsonl_zst(path: Path, rows: Iterable[Any]) -> int:

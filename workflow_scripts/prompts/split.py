@@ -9,6 +9,7 @@ import polars as pl
 
 from workflow_scripts import files
 from workflow_scripts.jobs import run_job, say, timed
+from workflow_scripts.prompts import manifest_file
 from workflow_scripts.records import Prompt
 from workflow_scripts.run import Run
 from workflow_scripts.sources.normalize import ensure_shard
@@ -21,7 +22,7 @@ def write_chunks(run: Run, chunks: list[str]) -> None:
 
     Shards are read once for each 200,000 prompts, so that memory does not grow with the run.
     """
-    manifest = pl.read_parquet(run.manifest, columns=["prompt_id", "first_id", "source", "row", "chunk", "position"])
+    manifest = manifest_file.read(run, ["prompt_id", "first_id", "source", "row", "chunk", "position"])
     sizes = dict(manifest.group_by("chunk").len().iter_rows())
     batch: list[str] = []
     held = 0

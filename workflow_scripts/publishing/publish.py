@@ -16,11 +16,11 @@ from itertools import count
 from pathlib import Path
 
 import orjson
-import polars
 
 from workflow_scripts import files
 from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import run_job, say, timed
+from workflow_scripts.prompts import manifest_file
 from workflow_scripts.publishing.batches import batch_chunks
 from workflow_scripts.publishing.preflight import claim
 from workflow_scripts.publishing.store import Store, Taken, open_store
@@ -33,7 +33,7 @@ THREADS = 8
 
 def publish_start(run: Run, store: Store) -> list[PublishedObject]:
     """Publish what every chunk of the run rests on."""
-    rows = polars.scan_parquet(run.manifest).select(polars.len()).collect().item()
+    rows = len(manifest_file.read(run, ["prompt_id"]))
     return [
         claim(store),
         store.create(run.lock, run.relative(run.lock)),

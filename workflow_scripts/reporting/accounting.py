@@ -1,14 +1,15 @@
 """prompts = completions + failures, by id: checked for a chunk, and for a run merged."""
 
+from collections.abc import Mapping
 from pathlib import Path
-
-import polars as pl
+from typing import Any
 
 from workflow_scripts import files
 from workflow_scripts.completions.fingerprint import require_same
 from workflow_scripts.completions.finish import keys_sha256
 from workflow_scripts.errors import PlainError
-from workflow_scripts.records import FileEntry, Sidecar
+from workflow_scripts.prompts import manifest_file
+from workflow_scripts.records import Sidecar
 from workflow_scripts.run import Run
 
 
@@ -17,7 +18,7 @@ class Audit:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        manifest = pl.read_parquet(run.manifest, columns=["prompt_id", "chunk", "position"]).sort("chunk", "position")
+        manifest = manifest_file.read(run, ["prompt_id", "chunk", "position"]).sort("chunk", "position")
         self._ids = {int(chunk): rows["prompt_id"].to_list() for (chunk,), rows in manifest.group_by(["chunk"])}
         if len(manifest) != manifest["prompt_id"].n_unique():
             raise PlainError(f"{run.manifest} names a prompt twice")
@@ -39,8 +40,8 @@ class Audit:
                 f"{run.sidecar(chunk)}: its {rows} answers are not those of the {len(ids)} prompts that the manifest "
                 f"gives chunk {chunk}; delete the chunk's files to make it again"
             )
-        self._file(run.completions(chunk), sidecar["completions"])
-        self._file(run.failures(chunk), sidecar["failures"])
+        check_file(run.completions(chunk), sidecar["completions"])
+        check_file(run.failures(chunk), sidecar["failures"])
         prompts = run.prompts(chunk)
         if prompts.exists() and files.sha256_file(prompts) != sidecar["prompts_sha256"]:
             raise PlainError(
@@ -48,14 +49,6 @@ class Audit:
                 f"made again from the manifest"
             )
         return sidecar
-
-    def _file(self, path: Path, entry: FileEntry) -> None:
-        if not path.exists():
-            raise PlainError(f"{path} is missing; run the same line again")
-        if path.stat().st_size != entry["bytes"] or files.sha256_file(path) != entry["sha256"]:
-            raise PlainError(
-                f"{path} is not the file that its sidecar describes; delete it and run the same line again"
-            )
 
     def all(self) -> list[Sidecar]:
         """Every chunk's sidecar, all of one content fingerprint."""
@@ -68,3 +61,11 @@ class Audit:
                 self.run.sidecar(sidecar["chunk"]),
             )
         return sidecars
+
+
+def check_file(path: Path, entry: Mapping[str, Any]) -> None:
+    """PlainError unless the file has the bytes and sha256 that its sidecar or index says."""
+    if not path.exists():
+        raise PlainError(f"{path} is missing; run the same line again")
+    if path.stat().st_size != entry["bytes"] or files.sha256_file(path) != entry["sha256"]:
+        raise PlainError(f"{path} is not the file that was finished; delete it and run the same line again")

@@ -9,7 +9,7 @@ import orjson
 
 from workflow_scripts import files
 from workflow_scripts.jobs import run_job, timed
-from workflow_scripts.reporting.accounting import Audit
+from workflow_scripts.reporting.accounting import Audit, check_file
 from workflow_scripts.run import Run
 
 
@@ -24,6 +24,8 @@ def summarize(run: Run, receipts: list[Path], training: Path) -> dict[str, Any]:
     seconds = stage_seconds(run.folder / "timings.jsonl")
     output_tokens = sum(sidecar["output_tokens"] for sidecar in sidecars)
     index = files.read_json(training)
+    for entry in index["files"]:
+        check_file(training.parent / entry["path"], entry)
     generating = seconds.get("completions", 0)
     return {
         "run": run.name,
@@ -51,9 +53,9 @@ def stage_seconds(path: Path) -> dict[str, float]:
         for line in path.read_bytes().splitlines():
             try:
                 item = orjson.loads(line)
-            except orjson.JSONDecodeError:
+                spans.setdefault(item["stage"], []).append((item["start"], item["end"]))
+            except (orjson.JSONDecodeError, KeyError, TypeError):
                 continue  # cut short by a death; it only costs a time in the table
-            spans.setdefault(item["stage"], []).append((item["start"], item["end"]))
     return {stage: round(_union(sorted(spans[stage])), 1) for stage in sorted(spans)}
 
 

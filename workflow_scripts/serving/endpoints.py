@@ -53,7 +53,7 @@ def connect(run: Run, number: int) -> Endpoint:
     """
     config = run.config
     if config.servers.urls:
-        url, key = config.servers.urls[number], os.environ.get(KEY_VARIABLE)
+        url, key = config.servers.urls[number], _key()
         endpoint = Endpoint(
             url,
             url,
@@ -126,6 +126,14 @@ def _service(run: Run, number: int) -> supervisor.Service:
         hold_locks=[str(environment.lock_path(built))],
         facts={"url": url, "model": identity.model_identity(str(weights), None, identity.ContentHashes())},
     )
+
+
+def _key() -> str | None:
+    """The key of servers that run already. PlainError, which does not show it, if no header can hold it."""
+    key = os.environ.get(KEY_VARIABLE, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise PlainError(f"{KEY_VARIABLE} holds characters that no HTTP header can; set it to the key alone")
+    return key or None
 
 
 def _free_port() -> int:

@@ -1,6 +1,7 @@
 """From a path pattern to files, and from a file to rows, in memory that does not grow with the file."""
 
 import glob
+import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def resolve(path_pattern: str) -> list[Path]:
     """
     path = Path(path_pattern).expanduser()
     if path.is_dir():
-        found = sorted(file for file in path.rglob("*") if file.is_file() and ending(file) and not _hidden(file, path))
+        found = sorted(file for file in _below(path) if ending(file) and not _hidden(file, path))
         if not found:
             raise PlainError(f"{path_pattern}: no file in this folder ends in {_endings()}")
         return found
@@ -41,6 +42,18 @@ def resolve(path_pattern: str) -> list[Path]:
         if ending(file) is None:
             raise PlainError(f"{path_pattern}: {file} can't be read; files must end in {_endings()}")
     return found
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """The files in a folder and all folders below it, linked ones too, each folder once."""
+    seen: set[Path] = set()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        real = Path(parent).resolve()
+        if real in seen:
+            folders.clear()  # a link back to a folder above
+            continue
+        seen.add(real)
+        yield from (Path(parent) / name for name in names if (Path(parent) / name).is_file())
 
 
 def _hidden(file: Path, folder: Path) -> bool:

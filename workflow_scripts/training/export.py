@@ -44,7 +44,9 @@ def training_rows(completion: Completion, training: Training, dropped: Counter[s
             dropped[f"class {turn['class']}"] += 1
             continue
         if not turn["prompt_token_ids"] or min(turn["prompt_token_ids"] + turn["response_token_ids"]) < 0:
-            raise PlainError(f"{where}: its token ids are no tokens; the chunk's file is damaged")
+            raise PlainError(
+                f"{where}: its token ids are no tokens. Move the chunk's files and its journal away to make it again"
+            )
         prompt = np.array(turn["prompt_token_ids"], dtype=np.int32)
         response = np.array(turn["response_token_ids"], dtype=np.int32)
         ids = np.concatenate([prompt, response])[: training.max_tokens]
