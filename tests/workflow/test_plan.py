@@ -56,7 +56,10 @@ def test_a_target_through_the_link_is_told_its_path(finished: Project) -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"smapling": {}}, ["smapling: unknown key; allowed here: name, results, sources, prompts"]),
+        (
+            {"smapling": {}},
+            ["smapling: unknown key; did you mean sampling? allowed here: name, results"],
+        ),
         ({"name": "Small Run"}, ["name: 'Small Run' is not allowed; allowed: lower-case letters"]),
         ({"chunks": {"count": 3, "size": 5}}, ["chunks: give `size` or `count`, not both"]),
         ({"sampling": {"temperature": 9}}, ["sampling.temperature: 9 should be less than or equal to 2"]),

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import os
 import signal
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from workflow_scripts.serving.endpoints import Endpoint, connect
 from workflow_scripts.serving.leases import acquire
 
 RESTARTS = 3
+SAY_EVERY_SECONDS = 60.0
 
 
 def generate(run: Run, chunk: str) -> None:
@@ -47,7 +49,7 @@ def generate(run: Run, chunk: str) -> None:
     except Locked as error:
         raise PlainError(f"chunk {chunk}: another process writes its journal ({error}); it must end first") from error
     failed = f", {sidecar['failures']['rows']} failed" if sidecar["failures"]["rows"] else ""
-    say(f"chunk {chunk}: {sidecar['completions']['rows']} completions, {sidecar['output_tokens']} tokens{failed}")
+    say(f"chunk {chunk}: {sidecar['completions']['rows']:,} completions, {sidecar['output_tokens']:,} tokens{failed}")
 
 
 def prompts_file(run: Run, chunk: str) -> Path:
@@ -84,6 +86,7 @@ def answer(run: Run, chunk: str, journal: ChunkJournal, tasks: list[Task]) -> No
             return client.stop.is_set()
 
         deaths = 0
+        said = time.monotonic()
 
         async def reconnect(old: Endpoint) -> Endpoint:
             nonlocal deaths
@@ -94,9 +97,13 @@ def answer(run: Run, chunk: str, journal: ChunkJournal, tasks: list[Task]) -> No
             return await asyncio.to_thread(_connect, run, lease.server, journal)
 
         def done(completion: Completion) -> None:
-            nonlocal deaths
+            nonlocal deaths, said
             deaths = 0
             journal.add_completion(completion)
+            if time.monotonic() - said >= SAY_EVERY_SECONDS:
+                said = time.monotonic()
+                owed = len(journal.expected)
+                say(f"chunk {chunk}: {owed - len(journal.missing()):,} of {owed:,} answers")
 
         def failed(failure: Failure) -> None:
             if failure["final"]:

@@ -3,12 +3,14 @@
 import os
 import secrets
 import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from workflow_scripts import files, identity, processes
 from workflow_scripts.errors import PlainError
+from workflow_scripts.jobs import say
 from workflow_scripts.processes import ProcessId
 from workflow_scripts.run import Run
 from workflow_scripts.serving import environment, launch, model, supervisor
@@ -88,6 +90,10 @@ def _start(run: Run, number: int) -> supervisor.State:
     failed: dict[str, Any] = files.read_json(record) if record.exists() else {"run": here, "times": 0}
     if failed["run"] == here and failed["times"] >= STARTS:
         raise PlainError(f"server {number} did not start {STARTS} times; mend that, then the same line goes on")
+    live = supervisor.read_state(folder)
+    if live is not None and supervisor.is_live(live):
+        return live
+    began = time.monotonic()
     try:
         state = supervisor.ensure(folder, lambda: _service(run, number))
     except PlainError:
@@ -95,12 +101,14 @@ def _start(run: Run, number: int) -> supervisor.State:
         files.write_json(record, {"run": here, "times": times + 1})
         raise
     record.unlink(missing_ok=True)
+    say(f"server {number} answers after {time.monotonic() - began:.0f} s")
     return state
 
 
 def _service(run: Run, number: int) -> supervisor.Service:
     """What to start as server `number`: environment and model made sure of, its GPUs, a free port, a new key."""
     servers = run.config.servers
+    say(f"starting server {number}; its log: {run.server(number) / 'service.log'}")
     gpus = (
         [] if servers.engine == "sglang-cpu" else launch.gpus_of(number, servers.gpus_per_server, launch.visible_gpus())
     )
