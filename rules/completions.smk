@@ -6,8 +6,8 @@ Out:  RUN/completions/CHUNK.jsonl.zst, CHUNK.failures.jsonl.zst, and CHUNK.json,
 A job leases a server, which is started when the first job needs it; `lease` bounds how many run at once. Jobs wait
 for servers and use next to no CPU, so they count no threads.
 
-Planning time grows with every file that a rule names for each chunk, so what comes after names the sidecar alone. The
-target must name all three: Snakemake does not miss a file that only a finished job has as input.
+Planning time grows with every file that a rule names for each chunk, so the rules name its sidecar alone. The target
+adds what got lost beside a sidecar: Snakemake does not miss a file that nobody names.
 """
 
 
@@ -38,8 +38,5 @@ rule chunk:
 rule completions:
     """Target: every chunk of completions."""
     input:
-        expand(
-            f"{RUN}/completions/{{chunk}}.{{kind}}",
-            chunk=CHUNKS,
-            kind=["jsonl.zst", "failures.jsonl.zst", "json"],
-        ),
+        expand(f"{RUN}/completions/{{chunk}}.json", chunk=CHUNKS),
+        PLAN.lost_chunk_files(),

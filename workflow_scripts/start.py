@@ -39,6 +39,18 @@ class Plan:
         names = batch_names(len(chunks)) if self.config.publish.store != "none" else []
         return {name: batch_chunks(name, chunks) for name in names}
 
+    def lost_chunk_files(self) -> list[str]:
+        """Data files of chunks that are gone while their sidecars are there: named as a target, they are made again."""
+        folder = self.run.folder / "completions"
+        there = {path.name for path in folder.iterdir()} if folder.exists() else set()
+        return [
+            str(path)
+            for chunk in self.run.chunks()
+            if f"{chunk}.json" in there
+            for path in (self.run.completions(chunk), self.run.failures(chunk))
+            if path.name not in there
+        ]
+
     def lost_shards(self) -> list[str]:
         """Training shards that their index names and that are gone: named as a target, they are exported again."""
         index = self.run.folder / "training" / self.training_hash / "training.json"
