@@ -1,7 +1,7 @@
 """Whatever dies in the middle of a chunk, the same line goes on: nothing lost, nothing doubled, nobody left.
 
-Each test lets the product launch a stand-in that takes its time, kills something once answers have begun to come, and
-ends in the audit. What was in flight may be asked again, and nothing else.
+Each test lets the product launch a stand-in that takes its time or holds its later answers back, kills something once
+answers have begun to come, and ends in the audit. What was in flight may be asked again, and nothing else.
 """
 
 import os
@@ -19,10 +19,18 @@ PROMPTS = 24
 SEATS = 4  # requests in flight at most
 
 
-def start(project: Project, delay: float = 0.4) -> Running:
-    """Start the run, and return when it is in the middle of a chunk."""
-    run = project.start(STANDIN_FAULTS=f'{{"delay": {delay}}}')
+def start(project: Project) -> Running:
+    """Start the run, and return when it is in the middle of a chunk, and its answers still come."""
+    run = project.start(STANDIN_FAULTS='{"delay": 0.4}')
     until(lambda: project.journaled() >= 5)
+    return run
+
+
+def start_and_hold(project: Project) -> Running:
+    """Start the run, and return when six more answers are safe. All that are asked then are never given."""
+    safe = project.journaled()
+    run = project.start(STANDIN_FAULTS='{"hold_after": 6}')
+    until(lambda: project.journaled() == safe + 6)
     return run
 
 
@@ -41,7 +49,7 @@ def goes_on(project: Project, lost: int = SEATS) -> Result:
 
 
 def test_snakemake_dies(prepared: Project) -> None:
-    run = start(prepared)
+    run = start_and_hold(prepared)
     os.kill(run.pid, signal.SIGKILL)
     run.wait()
     prepared.no_process_left()
@@ -49,7 +57,7 @@ def test_snakemake_dies(prepared: Project) -> None:
 
 
 def test_the_terminal_hangs_up(prepared: Project) -> None:
-    run = start(prepared)
+    run = start_and_hold(prepared)
     run.signal_all(signal.SIGHUP)
     run.wait()
     prepared.no_process_left()
@@ -57,21 +65,17 @@ def test_the_terminal_hangs_up(prepared: Project) -> None:
 
 
 def test_snakemake_dies_and_is_started_again_at_once(prepared: Project) -> None:
-    run = start(prepared)
+    run = start_and_hold(prepared)
     os.kill(run.pid, signal.SIGKILL)
     run.process.wait()
     goes_on(prepared)
 
 
 def test_snakemake_dies_twice(prepared: Project) -> None:
-    run = start(prepared)
-    os.kill(run.pid, signal.SIGKILL)
-    run.wait()
-    safe = prepared.journaled()
-    run = prepared.start(STANDIN_FAULTS='{"delay": 0.4}')
-    until(lambda: prepared.journaled() > safe)
-    os.kill(run.pid, signal.SIGKILL)
-    run.wait()
+    for _ in range(2):
+        run = start_and_hold(prepared)
+        os.kill(run.pid, signal.SIGKILL)
+        run.wait()
     goes_on(prepared, 2 * SEATS)
 
 
@@ -97,7 +101,7 @@ def test_told_once_to_end_it_drains(prepared: Project, how: str) -> None:
 @pytest.mark.parametrize("how", TELLS)
 def test_told_twice_to_end_it_ends_at_once(prepared: Project, how: str) -> None:
     prepared.config["servers"]["drain"] = 600
-    run = prepared.start(STANDIN_FAULTS='{"delay": 600}')
+    run = prepared.start(STANDIN_FAULTS='{"hold_after": 0}')
     until(lambda: len(prepared.requests()) == SEATS)
     TELLS[how](run)
     # Both chunks' jobs: of two signals that come before the first is met, a process sees one.
@@ -170,7 +174,7 @@ def test_a_run_goes_on_by_itself(prepared: Project, victim: str) -> None:
 
 @pytest.mark.parametrize("victim", ["job", "supervisor"])
 def test_snakemake_dies_with_another(prepared: Project, victim: str) -> None:
-    run = start(prepared)
+    run = start_and_hold(prepared)
     os.kill(VICTIMS[victim](prepared), signal.SIGKILL)
     os.kill(run.pid, signal.SIGKILL)
     run.wait()

@@ -3,7 +3,8 @@
 Answers are a function of the last message, so tests know them; token ids are the UTF-8 bytes, plus 2 as end token.
 Faults are switched on by STANDIN_FAULTS, a JSON object, at the start, and by POST /faults while it runs: `status`
 (every request answers so), `next_statuses` (list, one request each), `garbage`, `abort`, `wrong_id` (that many replies
-each), `delay` (seconds a reply takes), `die_on` (a word: the process exits at once when a prompt holds it).
+each), `delay` (seconds a reply takes), `hold_after` (requests that are answered; later ones wait for ever), `die_on` (a
+word: the process exits at once when a prompt holds it).
 STANDIN_LOG names a file that gets a JSON line for each request asked and answered, over all starts of all servers.
 Like SGLang it has a scheduler, a child process, and goes down when that dies; the scheduler alone would outlive it.
 Started by `python -m tests.standin.server --port P` and any other of SGLang's flags, of which it heeds two.
@@ -126,6 +127,8 @@ class Standin:
         text = body["messages"][-1]["content"]
         if self.faults.get("die_on") and self.faults["die_on"] in text:
             os._exit(9)
+        if self.seen > self.faults.get("hold_after", self.seen):
+            await asyncio.Event().wait()
         if self.faults.get("delay"):
             await asyncio.sleep(self.faults["delay"])
         statuses = self.faults.get("next_statuses") or []
