@@ -86,19 +86,22 @@ def _start(run: Run, number: int) -> supervisor.State:
     Without that bound each of a run's chunks would start a server in vain, three times over, for days.
     """
     folder, here = run.server(number), str(processes.run_process())
+    before = supervisor.read_state(folder)
+    if before is not None and supervisor.is_live(before):
+        return before
     record = folder / "failed_starts.json"
-    failed: dict[str, Any] = files.read_json(record) if record.exists() else {"run": here, "times": 0}
-    if failed["run"] == here and failed["times"] >= STARTS:
+    known = files.read_json(record) if record.exists() else {}
+    failed: list[int] = known["starts"] if known.get("run") == here else []
+    if len(failed) >= STARTS:
         raise PlainError(f"server {number} did not start {STARTS} times; mend that, then the same line goes on")
-    live = supervisor.read_state(folder)
-    if live is not None and supervisor.is_live(live):
-        return live
     began = time.monotonic()
     try:
         state = supervisor.ensure(folder, lambda: _service(run, number))
     except PlainError:
-        times = failed["times"] if failed["run"] == here else 0
-        files.write_json(record, {"run": here, "times": times + 1})
+        after = supervisor.read_state(folder)
+        # Jobs that waited for the same start count it once; what failed before a start has no number of its own.
+        number_of_start = after.started if after is not None and after != before else -1 - len(failed)
+        files.write_json(record, {"run": here, "starts": sorted({*failed, number_of_start})})
         raise
     record.unlink(missing_ok=True)
     say(f"server {number} answers after {time.monotonic() - began:.0f} s")
