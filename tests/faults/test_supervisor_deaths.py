@@ -233,8 +233,10 @@ def test_the_next_start_reaps_what_a_killed_supervisor_left(world: World) -> Non
     first = world.ensure()
     left = {process for process in world.seen if process not in (first.supervisor, first.service)}
     os.kill(first.supervisor.pid, signal.SIGKILL)
+    assert processes.wait_for_death(first.supervisor, DEADLINE)  # until then its service is as good as alive
     second = world.ensure()
-    assert len(left) == 4 and not any(process.alive() for process in left)
+    assert len(left) == 4
+    until(lambda: not any(process.alive() for process in left))
     assert second.started == 2 and supervisor.is_live(second)
 
 

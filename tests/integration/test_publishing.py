@@ -19,6 +19,7 @@ import pytest
 from botocore.config import Config
 
 from workflow_scripts import files, processes
+from workflow_scripts.completions.finish import keys_sha256
 from workflow_scripts.errors import PlainError
 from workflow_scripts.processes import ProcessId
 from workflow_scripts.publishing import embedded, preflight, publish
@@ -54,17 +55,32 @@ def make_run(results: Path, name: str, store: str = "embedded", chunks: int = 2,
 
 def write_start(run: Run, revision: str = "1") -> None:
     files.write_json(run.lock, {"revision": revision})
-    polars.DataFrame({"prompt_id": ["a", "b", "c"]}).write_parquet(run.manifest)
+    write_manifest(run)
     files.write_json(run.manifest_json, {"got": 3})
 
 
+def prompt_ids(chunk: str) -> list[str]:
+    return [f"{chunk} {position}" for position in range(4)]
+
+
+def write_manifest(run: Run) -> None:
+    """Four prompts a chunk."""
+    rows = [(ids, int(chunk), place) for chunk in run.chunks() for place, ids in enumerate(prompt_ids(chunk))]
+    run.folder.mkdir(parents=True, exist_ok=True)
+    polars.DataFrame(rows, ["prompt_id", "chunk", "position"], orient="row").write_parquet(run.manifest)
+
+
 def write_chunk(run: Run, chunk: str, word: str = "first") -> None:
+    """Three completions and a failure, for the chunk's prompts in the manifest."""
+    if not run.manifest.exists():
+        write_manifest(run)
     entries = {}
     for kind, path, rows in (("completions", run.completions(chunk), 3), ("failures", run.failures(chunk), 1)):
         files.write_jsonl_zst(path, [{"chunk": chunk, "word": word, "row": row} for row in range(rows)])
         entries[kind] = {"bytes": path.stat().st_size, "sha256": files.sha256_file(path), "rows": rows}
     fingerprint = {"content": {"model": "m"}, "speed": []}
-    sidecar = {"chunk": chunk, "prompts_sha256": "0" * 64, **entries, "fingerprint": fingerprint}
+    keys = keys_sha256((prompt_id, 0) for prompt_id in prompt_ids(chunk))
+    sidecar = {"chunk": chunk, "prompts_sha256": "0" * 64, "keys_sha256": keys, **entries, "fingerprint": fingerprint}
     files.write_json(run.sidecar(chunk), sidecar)
 
 
@@ -506,7 +522,7 @@ def test_a_run_is_published_by_its_jobs(results: Path, tmp_path: Path) -> None:
         "manifest.parquet",
         "owner.json",
     ]
-    assert [item["rows"] for item in objects(receipts / "start.json")] == [None, None, 3, None]
+    assert [item["rows"] for item in objects(receipts / "start.json")] == [None, None, 208, None]
     call("batch", receipts / "0001.json")
     assert [item["path"] for item in objects(receipts / "0001.json")] == [
         f"completions/{chunk}{end}"
@@ -566,7 +582,7 @@ def test_a_changed_chunk_file_is_not_published(run: Run, store: Store) -> None:
     for chunk in run.chunks():
         write_chunk(run, chunk)
     files.write_jsonl_zst(run.completions("00000"), [{"row": "changed"}])
-    with pytest.raises(PlainError, match=r"00000\.jsonl\.zst has changed"):
+    with pytest.raises(PlainError, match=r"00000\.jsonl\.zst is not the file that was finished"):
         publish.publish_batch(run, store, "0000")
     assert not any("00000" in path for path in store.listing())
 
