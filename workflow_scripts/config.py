@@ -119,7 +119,9 @@ Arg = bool | int | float | str | list[str] | None
 class Servers(Section):
     """The model servers: launched here, one per GPU, or running already at `urls`."""
 
-    engine: Literal["sglang", "sglang-cpu"] = Field("sglang", description="the environment of envs/ that is built")
+    engine: Literal["sglang", "sglang-cpu"] = Field(
+        "sglang", description="what is built and launched; sglang needs servers.urls so far"
+    )
     count: Count | Literal["auto"] = Field("auto", description="servers to launch; auto: one per gpus_per_server GPUs")
     gpus_per_server: Count = Field(1, description="GPUs of one server")
     leases: Count | None = Field(None, description="chunk jobs that share a server; null: from seats and chunk size")

@@ -81,7 +81,10 @@ def _requirement_files(name: str) -> list[Path]:
     """In the order of installation; the second one's packages are installed without what they require."""
     first, nodeps = ENVS / f"{name}.txt", ENVS / f"{name}-nodeps.txt"
     if not first.is_file():
-        raise PlainError(f"{first} is missing: there is no environment {name!r} in this clone")
+        raise PlainError(
+            f"there is no environment {name!r} to build ({first} is missing). Name SGLang servers that run already in "
+            f"servers.urls, or set servers.engine: sglang-cpu"
+        )
     return [first, nodeps] if nodeps.is_file() else [first]
 
 
