@@ -13,8 +13,8 @@ rule export:
     input:
         expand(f"{RUN}/completions/{{chunk}}.json", chunk=CHUNKS),
     output:
-        f"{TRAINING}/training.json",
-        LOST_SHARDS,
+        index=f"{TRAINING}/training.json",
+        lost=LOST_SHARDS,
     log:
         f"{RUN}/logs/training.log",
     conda:
@@ -22,7 +22,7 @@ rule export:
     message:
         "Training shards"
     shell:
-        "exec python -m workflow_scripts.training.export {output[0]:q} 2> {log:q}"
+        "exec python -m workflow_scripts.training.export {output.index:q} 2> {log:q}"
 
 
 rule training:

@@ -146,3 +146,12 @@ def test_a_moved_results_folder_is_still_finished(finished: Project) -> None:
     finished.config["results"] = "moved"
     result = finished.run()
     assert result.code == 0 and NOTHING in result.output, result.output
+
+
+def test_a_lost_training_shard_is_exported_again(finished: Project) -> None:
+    (shard,) = finished.made.folder.glob("training/*/train-00000.parquet")
+    before = shard.read_bytes()
+    shard.unlink()
+    result = finished.finish()
+    assert result.jobs == ["Training shards", "The account", "All is there"]
+    assert shard.read_bytes() == before
