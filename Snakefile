@@ -29,7 +29,7 @@ try:
         config, workflow.config_settings.configfiles, workflow.basedir
     )
     LEASES, NOTE = lease_count(PLAN.config, workflow.cores)
-    start.announce(PLAN, NOTE, sys.argv[1:])
+    start.announce(PLAN, NOTE, sys.argv[1:], dry_run=workflow.output_settings.dryrun)
 except PlainError as error:
     sys.exit(str(error))
 
@@ -48,7 +48,10 @@ onstart:
 
 
 onsuccess:
-    start.end(PLAN)
+    try:
+        start.end(PLAN, [str(path) for job in workflow.dag.targetjobs for path in [*job.input, *job.output]])
+    except PlainError as error:
+        sys.exit(f"error: {error}")
 
 
 onerror:

@@ -1,6 +1,6 @@
 """Shards become the prompt manifest, and the manifest becomes chunks of prompts.
 
-In:   RUN/sources/SOURCE.json of every source.
+In:   RUN/sources/SOURCE.json of every source, ancient(): a manifest is frozen once it is made, and so are its chunks.
 Out:  RUN/manifest.parquet, RUN/manifest.json, and RUN/prompts/split.json. The chunks' own files are not declared:
       one flag keeps planning fast, and a chunk job that finds its file gone makes it again from the manifest.
 """
@@ -9,7 +9,7 @@ Out:  RUN/manifest.parquet, RUN/manifest.json, and RUN/prompts/split.json. The c
 rule manifest:
     """Draw the mix, drop duplicates, give every prompt its chunk and place."""
     input:
-        expand(f"{RUN}/sources/{{source}}.json", source=PLAN.config.sources),
+        ancient(expand(f"{RUN}/sources/{{source}}.json", source=PLAN.config.sources)),
     output:
         manifest=f"{RUN}/manifest.parquet",
         account=f"{RUN}/manifest.json",
@@ -26,7 +26,7 @@ rule manifest:
 rule split:
     """Write every chunk of prompts."""
     input:
-        f"{RUN}/manifest.parquet",
+        ancient(f"{RUN}/manifest.parquet"),
     output:
         f"{RUN}/prompts/split.json",
     log:

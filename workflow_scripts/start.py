@@ -1,5 +1,6 @@
 """What a start of Snakemake does before the first job: the plan at parse time, then the run's lock and records."""
 
+import logging
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 import yaml
 
 from workflow_scripts import config as configs
-from workflow_scripts import files, identity, processes, results_lock
+from workflow_scripts import files, identity, processes, recovery, results_lock
 from workflow_scripts.config import Config
 from workflow_scripts.errors import PlainError, plain_os_errors
 from workflow_scripts.publishing.batches import batch_chunks, batch_names
@@ -80,6 +81,7 @@ def open_plan(values: dict[str, Any], configfiles: Sequence[Path], basedir: str)
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     os.environ["PYTHONPATH"] = basedir
     processes.claim_run_process()
+    logging.raiseExceptions = False  # no traceback for each line of Snakemake's that a full disk has no room to log
     where = ", ".join(str(path) for path in configfiles)
     if not configfiles:
         default = Path(basedir) / "config" / "config.yaml"
@@ -121,14 +123,25 @@ def plan(values: dict[str, Any], where: str) -> Plan:
     return Plan(config, run, what, sources)
 
 
-def announce(plan: Plan, note: str | None, targets: list[str]) -> None:
-    """Print RUN first of all, what an older run of the name differs in, and refuse targets under results/NAME/."""
+@plain_os_errors()
+def announce(plan: Plan, note: str | None, targets: list[str], *, dry_run: bool) -> None:
+    """Print RUN first of all, what an older run of the name differs in, and refuse targets under results/NAME/.
+
+    Here, since a start that finds nothing to do never gets to `begin`, processes that outlived an earlier run end.
+    """
     print(f"run {plan.run.name} in {plan.run.folder}", file=sys.stderr)
+    if not dry_run and (found := recovery.end_orphans(plan.run.results)):
+        print(f"ended {len(found)} processes that an earlier run had left", file=sys.stderr)
     link = plan.run.results / plan.config.name
     for target in targets:
         if target.startswith(f"{link}/"):
             direct = plan.run.folder / target.removeprefix(f"{link}/")
             raise PlainError(f"{target} goes through a link, which Snakemake can't; say {direct}")
+    if plan.run.folder.exists() and not os.access(plan.run.folder, os.W_OK):
+        print(
+            f"{plan.run.folder} can't be written to: nothing can be made there, what is there can be read",
+            file=sys.stderr,
+        )
     for line in [*_older_sibling(plan), *([note] if note else [])]:
         print(line, file=sys.stderr)
 
@@ -170,7 +183,7 @@ def differing_keys(old: Any, new: Any, at: str = "") -> list[str]:
 
 @plain_os_errors()
 def begin(plan: Plan, *, keep_incomplete: bool) -> None:
-    """Before the first job: take the lock, write the run's records, check the store. No rule has these as input.
+    """Before the first job: take the lock, tidy up, write the run's records, check the store. No rule has these as input.
 
     run.yaml is the config as run; lock.json, written once, binds what was resolved at first use.
     """
@@ -180,6 +193,9 @@ def begin(plan: Plan, *, keep_incomplete: bool) -> None:
     results_lock.take(run.results, run.name)
     text = yaml.safe_dump(plan.config.model_dump(exclude_unset=True), sort_keys=False, allow_unicode=True)
     files.write_bytes(run.folder / "run.yaml", text.encode())
+    recovery.sweep(run)
+    _redate(run)
+    recovery.on_clock_set_back(lambda: _redate(run))
     _link(run.results / plan.config.name, run.name)
     if plan.config.publish.store != "none":
         from workflow_scripts.publishing.preflight import preflight  # boto3 takes a second that a plan doesn't need
@@ -209,6 +225,11 @@ def _pass_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, pass_on)
 
 
+def _redate(run: Run) -> None:
+    if count := recovery.redate(run, recovery.file_system_now(run)):
+        print(f"clock: {count} files of the run were dated in the future; they are dated now", file=sys.stderr)
+
+
 def _link(link: Path, target: str) -> None:
     """Point results/NAME to the run, for reading; anything else of that name is left alone."""
     if link.is_symlink() or not link.exists():
@@ -218,7 +239,13 @@ def _link(link: Path, target: str) -> None:
         tmp.replace(link)
 
 
-def end(plan: Plan) -> None:
-    """After the last job: the run's table, if the whole run was made."""
+def end(plan: Plan, asked: list[str]) -> None:
+    """After the last job: the run's table, if the whole run was made.
+
+    PlainError if files that were asked for are missing: where Snakemake makes a file again that others take as
+    ancient(), it plans none of those, finished or not, and calls that a success.
+    """
+    if any(not Path(path).exists() for path in asked):
+        raise PlainError("Snakemake planned a part only. " + HOW_TO_GO_ON)
     if plan.run.summary.exists():
         print(table(files.read_json(plan.run.summary)), file=sys.stderr)

@@ -9,7 +9,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from tests.standin.server import END, answer_to, tokens
-from workflow_scripts import files, processes
+from workflow_scripts import files, identity, processes
 from workflow_scripts.run import Run
 
 
@@ -87,7 +87,7 @@ def _audit_training(run: Run, completions: list[Any]) -> None:
         mask = ([0] * len(prompt) + [1] * len(response))[: training.max_tokens]
         if turn["class"] in training.keep and sum(mask) >= training.min_supervised_tokens:
             expected[row["prompt_id"], row["sample"]] = (ids, mask)
-    (index,) = run.folder.glob("training/*/training.json")
+    index = run.folder / "training" / identity.training_hash(run.config) / "training.json"
     rows: list[Any] = []
     for entry in files.read_json(index)["files"]:
         path = index.parent / entry["path"]

@@ -104,6 +104,7 @@ class Project:
             "training": {"min_supervised_tokens": 1},
         }
         self.env: dict[str, str] = {}
+        self.logs = folder
         self._runs = 0
 
     @classmethod
@@ -167,7 +168,8 @@ class Project:
         """Start the one line."""
         files.write_json(self.folder / "my.yaml", self.config)  # JSON is YAML
         self._runs += 1
-        log = self.folder / f"snakemake.{self._runs}.log"
+        self.logs.mkdir(exist_ok=True)
+        log = self.logs / f"snakemake.{self._runs}.log"
         argv = self.command(*args, profile=profile, configfile=configfile)
         return Running(argv, self.folder, self.environ(**env), log)
 

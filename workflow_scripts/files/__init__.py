@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -33,6 +34,16 @@ def fsync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def make_folder(folder: Path) -> None:
+    """Make `folder` and what is missing above it, each so that it survives a power loss."""
+    if folder.is_dir():
+        return
+    if folder.parent != folder:
+        make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    fsync_folder(folder.parent)
+
+
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`, an empty file; on success it is fsynced and renamed into place.
@@ -40,17 +51,29 @@ def atomic_path(path: Path) -> Iterator[Path]:
     The temporary name is fixed, so that the next attempt replaces what a killed one left; a lock on it makes
     writers of the same file wait for each other.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     tmp = path.with_name(f".{path.name}.tmp")
     with _open_alone(tmp) as lock:
         try:
             yield tmp
             os.fsync(lock.fileno())
             tmp.replace(path)
-        except BaseException:
+        except BaseException as error:
             tmp.unlink(missing_ok=True)
-            raise
+            raise _named(error, path) from error
     fsync_folder(path.parent)
+
+
+def _named(error: BaseException, path: Path) -> BaseException:
+    """The error with the file's name, if it is of a write: the system does not say which file found no room.
+
+    Libraries in Rust (polars) wrap the system's error into one of theirs, and quote its number.
+    """
+    if isinstance(error, OSError) and error.filename is None:
+        error.filename = str(path)
+    elif number := re.search(r"\(os error (\d+)\)", str(error)):
+        return OSError(int(number[1]), os.strerror(int(number[1])), str(path))
+    return error
 
 
 def _open_alone(tmp: Path) -> BinaryIO:
@@ -161,7 +184,7 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         self.path = path
         self._file = path.open("a+b")
         try:
@@ -212,11 +235,14 @@ class Journal:
     def append(self, value: Any) -> tuple[int, int]:
         """Write one line, fsync if the last one is a second old; return its offset and length."""
         line = orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
-        offset = self._file.seek(0, os.SEEK_END)
-        self._file.write(line)
-        self._file.flush()
-        if time.monotonic() - self._synced >= FSYNC_EVERY_SECONDS:
-            self.sync()
+        try:
+            offset = self._file.seek(0, os.SEEK_END)
+            self._file.write(line)
+            self._file.flush()
+            if time.monotonic() - self._synced >= FSYNC_EVERY_SECONDS:
+                self.sync()
+        except OSError as error:
+            raise _named(error, self.path) from error
         return offset, len(line)
 
     def sync(self) -> None:

@@ -47,7 +47,7 @@ def restore_chunk(run: Run, chunk: str) -> bool:
         )
     completions, failures, sidecar_path = run.chunk_files(chunk)
     fetched = {path: store.fetch(run.relative(path), path) for path in (completions, failures)}
-    staged = sidecar_path.with_name(f".{sidecar_path.name}.fetched")
+    staged = sidecar_path.with_name(f".{sidecar_path.name}.fetched.tmp")
     try:
         store.fetch(run.relative(sidecar_path), staged)
         sidecar: Sidecar = files.read_json(staged)
