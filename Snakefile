@@ -49,7 +49,14 @@ onstart:
 
 onsuccess:
     try:
-        start.end(PLAN, [str(path) for job in workflow.dag.targetjobs for path in [*job.input, *job.output]])
+        start.end(
+            PLAN,
+            [
+                str(path)
+                for job in workflow.dag.targetjobs
+                for path in [*job.input, *job.output]
+            ],
+        )
     except PlainError as error:
         sys.exit(f"error: {error}")
 

@@ -73,7 +73,7 @@ def redate(run: Run, now: int) -> int:
 
 
 def file_system_now(run: Run) -> int:
-    """The time, in nanoseconds, that a file which is written now is dated with: a file server has a clock of its own."""
+    """The date, in nanoseconds, of a file that is written now: a file server has a clock of its own."""
     path = run.folder / ".clock"
     path.touch()
     now = path.stat().st_mtime_ns

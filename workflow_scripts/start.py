@@ -183,7 +183,7 @@ def differing_keys(old: Any, new: Any, at: str = "") -> list[str]:
 
 @plain_os_errors()
 def begin(plan: Plan, *, keep_incomplete: bool) -> None:
-    """Before the first job: take the lock, tidy up, write the run's records, check the store. No rule has these as input.
+    """Before the first job: the run's lock, tidying up, its records, the store's check. No rule has them as input.
 
     run.yaml is the config as run; lock.json, written once, binds what was resolved at first use.
     """

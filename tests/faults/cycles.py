@@ -1,27 +1,49 @@
 """Kill-and-resume cycles at seeded random moments: `python -m tests.faults.cycles [--cycles 100] [--seed 0]`.
 
-Each cycle starts a whole run of a small project, sends a signal to one or two kinds of its processes at a random
-moment, says the same line again, and ends in the audit. It prints the table of tests/faults/README.md, and fails at
-the first cycle that loses, doubles or leaves anything; the cycle's number and the seed repeat it.
+Each cycle starts a whole run of a small project, published to the real embedded store, sends a signal to one or two
+kinds of its processes at a random moment, says the same line again, and ends in the audit. It prints the table of
+tests/faults/README.md, and fails at the first cycle that loses, doubles or leaves anything; the cycle's number and the
+seed repeat it.
 """
 
 import argparse
 import os
 import random
+import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
-from tests.faults.test_run_deaths import VICTIMS
+from tests.faults import test_run_deaths
 from tests.standin.project import Project, Running
+from workflow_scripts.serving import environment, supervisor
 
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
 DELAY = '{"delay": 0.3}'
-LONGEST_WAIT = 6.0  # seconds; a fifth of the signals is sent that early, the others between two answers
+LONGEST_WAIT = 15.0  # seconds; half of the signals are sent within that time, the others between two answers
+
+
+def pid_of_store(project: Project) -> int:
+    state = supervisor.read_state(project.made.store)
+    assert state is not None and state.service is not None
+    return state.service.pid
+
+
+def pid_of_stores_supervisor(project: Project) -> int:
+    state = supervisor.read_state(project.made.store)
+    assert state is not None
+    return state.supervisor.pid
+
+
+VICTIMS: dict[str, Callable[[Project], int]] = test_run_deaths.VICTIMS | {
+    "store": pid_of_store,
+    "store's supervisor": pid_of_stores_supervisor,
+}
 
 
 @dataclass
@@ -29,20 +51,23 @@ class Row:
     """What happened in the cycles of one kind."""
 
     cycles: int = 0
-    before_an_answer: int = 0
-    after_the_end: int = 0
+    before_a_request: int = 0
+    missed: int = 0  # the process was gone, or never there
     asked_twice: int = 0
 
+    def add(self, other: "Row") -> None:
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
-def signal_one(kind: str, number: signal.Signals, project: Project, run: Running) -> bool:
-    """Send the signal; False if there is no such process now."""
-    victims: dict[str, Callable[[], int]] = {"snakemake": lambda: run.pid}
-    victims |= {name: (lambda find=find: find(project)) for name, find in VICTIMS.items()}  # type: ignore[misc]
+
+def find(kind: str, project: Project, run: Running) -> int | None:
+    """The pid of that kind of process, if there is one now."""
+    if kind == "snakemake":
+        return run.pid
     try:
-        os.kill(victims[kind](), number)
-    except (ProcessLookupError, StopIteration, AssertionError, ValueError, FileNotFoundError):
-        return False
-    return True
+        return VICTIMS[kind](project)
+    except (StopIteration, AssertionError, ValueError, FileNotFoundError):
+        return None
 
 
 def cycle(project: Project, chance: random.Random) -> tuple[str, Row]:
@@ -50,18 +75,24 @@ def cycle(project: Project, chance: random.Random) -> tuple[str, Row]:
     kinds = chance.sample(["snakemake", *VICTIMS], chance.choice([1, 1, 2]))
     numbers = [chance.choice(SIGNALS) for _ in kinds]
     answers, seconds = chance.randint(1, 20), chance.uniform(0, LONGEST_WAIT)
-    early = chance.random() < 0.2
+    by_time = chance.random() < 0.5
     run = project.start(STANDIN_FAULTS=DELAY)
     began = time.monotonic()
     while run.process.poll() is None:
-        if time.monotonic() - began >= seconds if early else project.journaled() >= answers:
+        there = time.monotonic() - began >= seconds if by_time else project.journaled() >= answers
+        if there and None not in [find(kind, project, run) for kind in kinds]:
             break
         time.sleep(0.02)
-    row = Row(cycles=1, before_an_answer=int(not project.requests()), after_the_end=int(run.process.poll() is not None))
+    row = Row(cycles=1, before_a_request=int(not project.requests()))
     for kind, number in zip(kinds, numbers, strict=True):
-        signal_one(kind, number, project, run)
+        pid = find(kind, project, run) if run.process.poll() is None else None
+        try:
+            os.kill(pid or 0x7FFFFFFF, number)  # more than any pid
+        except ProcessLookupError:
+            row.missed = 1
     run.wait()
     project.finish()
+    assert list(project.made.folder.glob("published/*/index.json")), "the store has no index"
     row.asked_twice = len(project.requests()) - len(set(project.requests()))
     name = " and ".join(f"{number.name} to {kind}" for kind, number in zip(kinds, numbers, strict=True))
     return (name if len(kinds) == 1 else "two at once"), row
@@ -77,10 +108,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         first = Project.make(Path(folder) / "first")
         first.finish()
+        store = environment.ensure("seaweedfs")
+        (first.home / "envs" / store.folder.name).symlink_to(store.folder)
         for number in range(args.cycles):
             project = first.copy(Path(folder) / f"cycle-{number}")
             project.forget_answers()
-            before = len(project.requests())
+            project.config["publish"] = {"store": "embedded", "bucket": "cycles", "prefix": "small/"}
             try:
                 kind, row = cycle(project, random.Random(f"{args.seed} {number}"))
             except BaseException:
@@ -88,15 +121,12 @@ def main() -> None:
                 raise
             finally:
                 project.end_processes()
-            assert before == 0
-            total = rows[kind]
-            total.cycles += 1
-            total.before_an_answer += row.before_an_answer
-            total.after_the_end += row.after_the_end
-            total.asked_twice += row.asked_twice
-    print("| signal | cycles | before the first request | after the end | prompts asked twice |\n|---|---|---|---|---|")
+            rows[kind].add(row)
+            shutil.rmtree(project.folder)
+            print(f"cycle {number}: {kind}", file=sys.stderr, flush=True)
+    print("| signal | cycles | before the first request | missed | prompts asked twice |\n|---|---|---|---|---|")
     for kind, row in sorted(rows.items()):
-        print(f"| {kind} | {row.cycles} | {row.before_an_answer} | {row.after_the_end} | {row.asked_twice} |")
+        print(f"| {kind} | {row.cycles} | {row.before_a_request} | {row.missed} | {row.asked_twice} |")
     seconds = time.monotonic() - started
     print(f"\n{args.cycles} cycles of seed {args.seed} in {seconds:,.0f} s: nothing lost, nothing doubled.")
 

@@ -1,4 +1,4 @@
-"""What the next start finds, whatever happened before: processes, marks of Snakemake's, wrong dates, a restored backup."""
+"""What the next start finds, whatever happened before: processes, marks of Snakemake, wrong dates, a backup."""
 
 import base64
 import os

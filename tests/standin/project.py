@@ -133,7 +133,8 @@ class Project:
 
     def forget_answers(self) -> None:
         """Back to where the first chunk is about to begin: sources, manifest, prompts and set-up are there."""
-        for name in ("completions", "journal", "training", "servers", "logs"):
+        shutil.rmtree(self.results / ".store", ignore_errors=True)
+        for name in ("completions", "journal", "training", "published", "servers", "logs"):
             shutil.rmtree(self.made.folder / name, ignore_errors=True)
         for path in (self.made.summary, self.made.fingerprint, self.folder / "requests.jsonl"):
             path.unlink(missing_ok=True)
