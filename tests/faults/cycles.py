@@ -106,6 +106,7 @@ def main() -> None:
     parser.add_argument("--cycles", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # and leave nothing behind
     rows: dict[str, Row] = defaultdict(Row)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
