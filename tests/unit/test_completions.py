@@ -15,6 +15,7 @@ from workflow_scripts.completions.faults import Fault, ServerRefusesUs, from_sta
 from workflow_scripts.completions.finish import ChunkJournal, expected_keys, finish, keys_sha256
 from workflow_scripts.config import Sampling
 from workflow_scripts.errors import PlainError
+from workflow_scripts.files import Journal
 from workflow_scripts.records import Completion, Failure, Prompt
 from workflow_scripts.run import Run
 
@@ -216,6 +217,28 @@ def test_a_journal_becomes_a_chunk_in_manifest_order(run: Run) -> None:
     assert sidecar["keys_sha256"] == keys_sha256((item["prompt_id"], 0) for item in prompts)
     assert (sidecar["prompt_tokens"], sidecar["output_tokens"]) == (6, 4)
     assert sidecar["fingerprint"]["speed"] == [{"server": "a"}, {"server": "b"}]
+
+
+def test_the_sidecar_is_written_last_and_after_the_journal_is_on_disk(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    sync, replace = Journal.sync, Path.replace
+
+    def synced(journal: Journal) -> None:
+        order.append("journal")
+        sync(journal)
+
+    def replaced(path: Path, target: Path) -> Path:
+        order.append(target.name)
+        return replace(path, target)
+
+    monkeypatch.setattr(Journal, "sync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    journal = journal_of(run, [prompt(1)])
+    journal.add_completion(completed(reply(), 1))
+    finish(run, "00000", journal)
+    assert order == ["journal", "00000.jsonl.zst", "00000.failures.jsonl.zst", "00000.json"]
 
 
 def test_every_sample_is_owed(run: Run) -> None:
