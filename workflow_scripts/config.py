@@ -1,7 +1,6 @@
 """The typed config: what a user may write, with defaults, one plain line per mistake, and the JSON Schema."""
 
 import argparse
-import difflib
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,12 +9,13 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from workflow_scripts import files
+from workflow_scripts import config_errors, files
+from workflow_scripts.config_errors import DATASET, NAME
 from workflow_scripts.errors import PlainError
 from workflow_scripts.records import TurnClass
+from workflow_scripts.sources import catalogue
 
 KEPT: tuple[TurnClass, ...] = ("complete", "tool_call", "cut_in_answer")
-NAME = r"^[a-z0-9][a-z0-9_]{0,63}$"
 SECRET_WORDS = ("key", "token", "secret", "password", "credential")
 # SGLang's flags that have such a word in their names and are no secret.
 NOT_SECRET = re.compile(r"(^|-)tokens?-|max-.*-tokens?$|-tokens$|tokenizer|token-step|keep-")
@@ -28,7 +28,19 @@ Name = Annotated[str, Field(pattern=NAME)]
 HomePath = Annotated[str, Field(min_length=1), AfterValidator(lambda path: str(Path(path).expanduser()))]
 Seed = Annotated[int, Field(ge=-INT64, lt=INT64 - 64, strict=True)]  # 64: room for a seed of each sample
 Count = Annotated[int, Field(ge=1, strict=True)]
-Shape = Literal["messages", "sharegpt", "prompt_response", "prompt_response_system", "alpaca", "tools_query_answers"]
+Shape = Literal[
+    "messages",
+    "sharegpt",
+    "alternating_strings",
+    "prompt_response",
+    "prompt_response_system",
+    "alpaca",
+    "messages_json_string",
+    "transcript_string",
+    "tools_query_answers",
+    "message_tree",
+]
+Scalar = str | int | float | bool | None
 
 
 class Section(BaseModel):
@@ -48,15 +60,52 @@ class Columns(Section):
     id: str | None = Field(None, description="the row's own id")
 
 
-class Source(Section):
+class Reading(Section):
+    """Where a dataset's rows are, and how they are read: from local files, or from a repository of the hub."""
+
+    path: HomePath | None = Field(
+        None,
+        description="local: a file, a folder or a glob: .parquet, .jsonl, .ndjson, .json, JSON also as .gz or .zst",
+    )
+    dataset: Annotated[str, Field(pattern=DATASET)] | None = Field(None, description="the hub's owner/name")
+    config: Annotated[str, Field(strict=True)] | None = Field(None, description="the dataset's config, quoted")
+    split: Annotated[str, Field(strict=True)] | list[Annotated[str, Field(strict=True)]] | None = Field(
+        None, description="a split or a list of splits; null: `train`, or the only one"
+    )
+    revision: Annotated[str, Field(strict=True)] | None = Field(
+        None, description="branch, tag or commit; a full commit is best. It is looked up once for a run"
+    )
+    files: list[str] = Field(default_factory=list, description="files of the repository, as globs, instead of a split")
+    shape: Shape | Literal["auto"] = Field("auto", description="how a row holds its conversation; auto: recognized")
+    columns: Columns = Field(default_factory=Columns)
+    where: dict[str, Scalar | list[Scalar]] = Field(
+        default_factory=dict, description="only rows whose column has this value, or one of these"
+    )
+    sample: Count | None = Field(None, description="an even sample of so many rows, of a source too big to keep")
+    max_row_bytes: Count = Field(16 << 20, description="longer rows are rejected, and never held in memory")
+    max_rejects: float = Field(0.2, ge=0, le=1, description="a larger share of rejected rows fails the source")
+
+    @model_validator(mode="after")
+    def _one_place(self) -> "Reading":
+        if (self.path is None) == (self.dataset is None):
+            raise ValueError("give one of `path` (local files), `dataset` (the hub) and `use` (the catalogue)")
+        of_hub = [key for key in ("config", "split", "revision", "files") if getattr(self, key)]
+        if self.path is not None and of_hub:
+            raise ValueError(f"`{of_hub[0]}` is for datasets of the hub; with `path` leave it out")
+        if self.files and (self.config or self.split):
+            raise ValueError("give `files`, or `config` and `split`, not both")
+        return self
+
+
+class Source(Reading):
     """One dataset of the mix."""
 
-    path: HomePath = Field(
-        description="a file, a folder or a glob: .parquet, .jsonl, .ndjson, .json, JSON also as .gz or .zst",
-    )
-    shape: Shape = Field(description="how a row holds its conversation")
-    columns: Columns = Field(default_factory=Columns)
+    use: str | None = Field(None, description="a catalogue entry, whose values hold where nothing is said here")
     take: Count | Literal["all"] = Field("all", description="prompts wanted; `all` takes every usable one")
+    substitutes: dict[Name, Reading] = Field(
+        default_factory=dict,
+        description="catalogue entries, in order, where this one can't be read or falls short; a list of names will do",
+    )
 
 
 class Dedupe(Section):
@@ -281,62 +330,9 @@ def load_yaml(path: Path) -> dict[str, Any]:
 def parse(values: dict[str, Any], where: str) -> Config:
     """The typed config. PlainError holds one line per mistake, each `where: key: what is wrong`."""
     try:
-        return Config.model_validate(values)
+        return Config.model_validate(catalogue.expand(values, where))
     except ValidationError as error:
-        by_key: dict[str, list[str]] = {}
-        for item in error.errors():
-            key, reason = _explain(item)
-            by_key.setdefault(key, []).append(reason)
-        lines = []
-        for key, reasons in by_key.items():
-            # A value that fits none of several kinds has a reason for each.
-            reason = ", and ".join(dict.fromkeys(reasons))
-            lines.append(f"{where}: {key}: {reason}" if key else f"{where}: {reason}")
-        raise PlainError("\n".join(lines)) from error
-
-
-# Parts of a pydantic location that are no keys of the config: the branches of a union.
-_UNION_BRANCH = re.compile(r"^(constrained-|function-|literal\[|int$|str$|bool$|float$|list\[|none$|dict\[)")
-
-
-def _explain(item: Any) -> tuple[str, str]:
-    """The dotted key of a mistake ("" for the config as a whole), and what is wrong with it."""
-    place = [str(part) for part in item["loc"] if not _UNION_BRANCH.match(str(part))]
-    is_key = place and place[-1] == "[key]"
-    key = ".".join(part for part in place if part != "[key]")
-    value = item["input"]
-    shown = repr(value) if isinstance(value, str | int | float | bool) or value is None else f"a {type(value).__name__}"
-    kind, context = item["type"], item.get("ctx", {})
-    if kind == "extra_forbidden":
-        allowed = _model_at(item["loc"])
-        near = difflib.get_close_matches(place[-1], allowed, n=1)
-        meant = f"did you mean {near[0]}? " if near else ""
-        return key, f"unknown key; {meant}allowed here: {', '.join(allowed)}"
-    if kind == "missing":
-        return key, "is missing"
-    if is_key or kind == "string_pattern_mismatch":
-        pattern = context.get("pattern")
-        rule = "lower-case letters, digits and _, 64 characters at most" if pattern == NAME else pattern
-        return key, f"{shown} is not allowed; allowed: {rule}"
-    if kind == "literal_error":
-        return key, f"{shown} is not one of {context['expected']}"
-    if kind == "value_error":
-        return key, str(context["error"])
-    return key, f"{shown} {item['msg'].replace('Input should be', 'should be')}"
-
-
-def _model_at(location: tuple[Any, ...]) -> list[str]:
-    """The keys that are allowed where an unknown one stands."""
-    node: Any = Config
-    for part in location[:-1]:
-        if isinstance(node, type) and issubclass(node, BaseModel) and part in node.model_fields:
-            annotation: Any = node.model_fields[part].annotation
-            node = annotation
-        elif getattr(node, "__origin__", None) is dict:
-            node = node.__args__[1]
-    if isinstance(node, type) and issubclass(node, BaseModel):
-        return list(node.model_fields)
-    return []
+        raise PlainError("\n".join(config_errors.lines(error, Config, where))) from error
 
 
 def schema() -> dict[str, Any]:
