@@ -11,7 +11,8 @@ import datasets
 import polars as pl
 import pytest
 
-from tests.integration.real_project import SECONDS, check_bucket, completions, embedded_store, real
+from tests.integration.real_project import SECONDS, completions, real
+from tests.integration.real_store import check_bucket, embedded_store
 from tests.standin.project import Project
 from tests.standin.waiting import until
 from workflow_scripts import files

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.real_project import SECONDS, check_bucket, completions, embedded_store, real
+from tests.integration.real_project import SECONDS, completions, real
+from tests.integration.real_store import check_bucket, embedded_store
 from tests.standin.project import Project, Running
 from tests.standin.waiting import until
 from workflow_scripts import processes
