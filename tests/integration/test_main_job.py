@@ -6,24 +6,18 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import boto3
 import datasets
 import polars as pl
 import pytest
 
+from tests.integration.real_project import SECONDS, completions, real
+from tests.integration.real_store import check_bucket, embedded_store
 from tests.standin.project import Project
 from tests.standin.waiting import until
-from workflow_scripts import files, processes
-from workflow_scripts.processes import ProcessId
-from workflow_scripts.publishing import embedded
-from workflow_scripts.run import Run
-from workflow_scripts.serving import environment, model, supervisor
+from workflow_scripts import files
+from workflow_scripts.serving import model
 from workflow_scripts.serving.environment import Environment
-
-TINY_QWEN3 = Path(__file__).with_name("tiny_qwen3.py")
-SECONDS = 600.0
 
 # Renders every prompt and decodes every answer with transformers, in the server environment.
 CHECK_IDS = """
@@ -43,39 +37,7 @@ print("same")
 
 
 @pytest.fixture(scope="module")
-def env() -> Environment:
-    environment.ensure("seaweedfs")
-    return environment.ensure("sglang-cpu")
-
-
-def real(folder: Path, model_path: str, name: str) -> Project:
-    """A project in `folder` whose servers are the real SGLang."""
-    project = Project(folder)
-    project.home = files.cache_home()
-    questions = ["What is the capital of France?", "What is 2 plus 3?", "Name a colour.", "Say hello.", "What is ice?"]
-    project.write_rows("questions", [{"prompt": text, "response": "?"} for text in questions])
-    tool = {"name": "weather", "description": "Tells it.", "parameters": {"type": "object", "properties": {}}}
-    chats = [
-        {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": text}], "tools": [tool]}
-        for text in ("What is the weather in Rome?", "What is a cat?", "Why is the sky blue?", "Count to five.")
-    ]
-    project.write_rows("chats", chats)
-    project.config |= {
-        "name": name,
-        "chunks": {"count": 2},
-        "model": {"path": model_path},
-        "sampling": {"temperature": 0.0, "max_tokens": 24},
-    }
-    project.config["servers"] |= {"start_timeout": 400, "args": {"max-running-requests": 8, "context-length": 1024}}
-    return project
-
-
-def completions(run: Run) -> list[dict[str, Any]]:
-    return [row for chunk in run.chunks() for row in files.read_jsonl_zst(run.completions(chunk))]
-
-
-@pytest.fixture(scope="module")
-def finished(env: Environment, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+def finished(env: Environment, seaweedfs: Environment, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A whole run of the embedded model, published to the embedded store."""
     model.ensure("embedded:SmolLM2-135M-Instruct", None, env.python)
     project = real(tmp_path_factory.mktemp("main"), "embedded:SmolLM2-135M-Instruct", "main")
@@ -117,30 +79,11 @@ def test_training_rows_are_the_completions_token_for_token(finished: Project) ->
         assert row["loss_mask"] == [0] * len(turn["prompt_token_ids"]) + [1] * len(turn["response_token_ids"])
 
 
-def test_the_store_holds_the_files_byte_for_byte(finished: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_store_holds_the_files_byte_for_byte(finished: Project) -> None:
     run = finished.made
-    monkeypatch.setenv(processes.RUN_PROCESS_VARIABLE, str(ProcessId.here()))
-    try:
-        access = embedded.ensure_started(run)
-        client = boto3.session.Session().client(
-            "s3",
-            endpoint_url=access.endpoint_url,
-            aws_access_key_id=access.access_key,
-            aws_secret_access_key=access.secret_key,
-            region_name="us-east-1",
-        )
-        keys = [item["Key"] for item in client.list_objects_v2(Bucket="drafts")["Contents"]]
-        bodies = {key: client.get_object(Bucket="drafts", Key=key)["Body"].read() for key in keys}
-    finally:
-        supervisor.stop(run.store)
-    prefix = f"demo/{run.name}/"
-    assert all(key.startswith(prefix) for key in keys)
-    paths = {key.removeprefix(prefix) for key in keys}
-    index = json.loads(bodies[f"{prefix}index.json"])
-    assert {item["path"] for item in index["objects"]} == paths - {"index.json"}
+    with embedded_store(run) as client:
+        paths = check_bucket(run, client, "drafts", "demo/")
     assert paths >= {f"completions/{chunk}.{kind}" for chunk in run.chunks() for kind in ("jsonl.zst", "json")}
-    for path in paths - {"owner.json", "index.json"}:
-        assert bodies[prefix + path] == (run.folder / path).read_bytes(), path
 
 
 def test_a_lost_chunk_is_fetched_and_nothing_new_is_published(finished: Project) -> None:
@@ -154,14 +97,6 @@ def test_a_lost_chunk_is_fetched_and_nothing_new_is_published(finished: Project)
     assert "chunk 00001: fetched from the bucket and verified" in result.output
     assert {path: path.read_bytes() for path in before} == before
     finished.audit()
-
-
-@pytest.fixture(scope="module")
-def tiny_qwen3(env: Environment, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model that thinks, made and trained here."""
-    folder = tmp_path_factory.mktemp("tiny") / "qwen3"
-    subprocess.run([env.python, TINY_QWEN3, folder], check=True, timeout=600)
-    return folder
 
 
 def test_a_thinking_model_killed_at_work_goes_on_and_its_thoughts_are_kept_apart(

@@ -30,10 +30,8 @@ from typing import Any
 import pytest
 
 from workflow_scripts import processes
-from workflow_scripts.serving import environment, flags, launch, model
+from workflow_scripts.serving import flags, launch, model
 from workflow_scripts.serving.environment import Environment
-
-TINY_QWEN3 = Path(__file__).with_name("tiny_qwen3.py")
 
 
 @dataclass
@@ -64,11 +62,6 @@ class Server:
         assert status == 200
         choice: dict[str, Any] = reply["choices"][0]
         return choice
-
-
-@pytest.fixture(scope="module")
-def env() -> Environment:
-    return environment.ensure("sglang-cpu")
 
 
 @pytest.fixture
@@ -156,12 +149,8 @@ def test_the_embedded_model_answers_behind_a_key(
     assert choice["prompt_token_ids"][0] == json.loads((folder / "config.json").read_text())["bos_token_id"]
 
 
-def test_the_tiny_qwen3_thinks(
-    env: Environment, start_server: Callable[[Path, dict[str, Any]], Server], tmp_path: Path
-) -> None:
-    folder = tmp_path / "tiny-qwen3"
-    subprocess.run([env.python, "-P", TINY_QWEN3, folder], check=True)
-    server = start_server(folder, {"reasoning-parser": "qwen3"})
+def test_the_tiny_qwen3_thinks(tiny_qwen3: Path, start_server: Callable[[Path, dict[str, Any]], Server]) -> None:
+    server = start_server(tiny_qwen3, {"reasoning-parser": "qwen3"})
     thought = server.chat("what is 12 times 7")
     assert thought["message"]["reasoning_content"].strip() == "The request looks like math."
     assert thought["message"]["content"].strip() == "math"

@@ -46,11 +46,16 @@ def ensure_started(run: Run) -> Access:
     credentials = files.read_json(folder / "credentials.json")
     access = Access(state.facts["endpoint_url"], credentials["access_key"], credentials["secret_key"])
     client = clients.embedded(access)
-    with s3_errors.plain(f"the embedded store at {access.endpoint_url}"):
+    with s3_errors.plain(f"the embedded store at {access.endpoint_url}", if_no_answer(run)):
         _await_volumes(client)
         if run.config.publish.bucket is not None:
             _ensure_bucket(client, run.config.publish.bucket)
     return access
+
+
+def if_no_answer(run: Run) -> str:
+    """What to do about a store that stopped answering: a job that has begun does not start it again, the next does."""
+    return f"the embedded store died or hangs ({run.store / 'service.log'} may say why); run the same line again"
 
 
 def _await_volumes(client: "S3Client") -> None:

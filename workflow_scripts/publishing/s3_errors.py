@@ -25,6 +25,7 @@ _DENIED = (
     "the credentials lack a right; publishing needs s3:ListBucket on the bucket, and s3:PutObject, s3:GetObject and "
     "s3:AbortMultipartUpload below the prefix"
 )
+CHECK_NETWORK = "check publish.endpoint_url, publish.region and the network"
 _EXPIRED = "the credentials have expired; get new ones and run the same line again"
 
 # By S3's error code (docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html). A HEAD has no body, so botocore
@@ -57,8 +58,11 @@ def code(error: ClientError) -> str:
     return str(error.response.get("Error", {}).get("Code", "unknown"))
 
 
-def explain(error: BotoCoreError | ClientError, where: str) -> str:
-    """One plain line for `error`, met at `where` (an s3:// address with its endpoint)."""
+def explain(error: BotoCoreError | ClientError, where: str, if_no_answer: str = CHECK_NETWORK) -> str:
+    """One plain line for `error`, met at `where` (an s3:// address with its endpoint).
+
+    `if_no_answer` says what to do about a store that can't be reached.
+    """
     if isinstance(error, ClientError):
         message = " ".join(str(error.response.get("Error", {}).get("Message", "")).split())
         name = code(error)
@@ -71,7 +75,7 @@ def explain(error: BotoCoreError | ClientError, where: str) -> str:
     if isinstance(error, SSLError):
         return f"{where}: no safe connection: {_one_line(error)}; check publish.endpoint_url and AWS_CA_BUNDLE"
     if isinstance(error, HTTPClientError | ConnectionError):
-        return f"{where}: no answer: {_one_line(error)}; check publish.endpoint_url, publish.region and the network"
+        return f"{where}: no answer: {_one_line(error)}; {if_no_answer}"
     return f"{where}: {_one_line(error)}"
 
 
@@ -80,9 +84,9 @@ def _one_line(error: Exception) -> str:
 
 
 @contextmanager
-def plain(where: str) -> Iterator[None]:
+def plain(where: str, if_no_answer: str = CHECK_NETWORK) -> Iterator[None]:
     """Turn what botocore raises inside into a PlainError."""
     try:
         yield
     except (BotoCoreError, ClientError) as error:
-        raise PlainError(explain(error, where)) from error
+        raise PlainError(explain(error, where, if_no_answer)) from error

@@ -64,6 +64,7 @@ class Store:
     run: str
     protect: tuple[str, ...] = ()
     part_bytes: int = PART_BYTES
+    if_no_answer: str = s3_errors.CHECK_NETWORK
 
     def key(self, path: str) -> str:
         """The key of `path`; PlainError if it would leave the run's prefix or meet a protected one."""
@@ -106,7 +107,7 @@ class Store:
             metadata["rows"] = str(rows)
         if fingerprint:
             metadata["fingerprint"] = fingerprint
-        with s3_errors.plain(self.address(key)):
+        with s3_errors.plain(self.address(key), self.if_no_answer):
             # A large file is not sent only to hear that it is there; and not every store joins its parts in one step
             # with the check, so that one that went through is looked at again.
             large = content.bytes >= self.part_bytes
@@ -121,7 +122,7 @@ class Store:
         """Create `path` again, with the content that it has: PlainError unless the store refuses."""
         key = self.key(path)
         content = digest(source)
-        with s3_errors.plain(self.address(key)):
+        with s3_errors.plain(self.address(key), self.if_no_answer):
             created = self._upload(source, key, content, {"run": self.run, "sha256": content.sha256})
             head = self._head(key)
         if created:
@@ -200,7 +201,7 @@ class Store:
         """Path and size in bytes of every object of the run."""
         folder = f"{self.prefix}{self.run}/"
         found: dict[str, int] = {}
-        with s3_errors.plain(self.address(folder)):
+        with s3_errors.plain(self.address(folder), self.if_no_answer):
             for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=folder):
                 for item in page.get("Contents", []):
                     path = item["Key"].removeprefix(folder)
@@ -211,7 +212,7 @@ class Store:
     def exists(self, path: str) -> bool:
         """Whether the bucket holds `path`."""
         key = self.key(path)
-        with s3_errors.plain(self.address(key)):
+        with s3_errors.plain(self.address(key), self.if_no_answer):
             return self._head(key) is not None
 
     def fetch(self, path: str, to: Path) -> PublishedObject:
@@ -227,7 +228,7 @@ class Store:
             except BROKEN_DOWNLOADS as error:
                 broken = " ".join(str(error).split())
             except (BotoCoreError, ClientError) as error:
-                raise PlainError(s3_errors.explain(error, self.address(key))) from error
+                raise PlainError(s3_errors.explain(error, self.address(key), self.if_no_answer)) from error
             except OSError as error:
                 raise PlainError(f"{to} can't be written ({error.strerror})") from error
         raise PlainError(
@@ -271,9 +272,9 @@ def open_store(run: Run, attempts: int = clients.ATTEMPTS) -> Store:
     publish = run.config.publish
     if publish.store == "none" or publish.bucket is None:
         raise PlainError("publish.store is none: there is nowhere to publish to; set it to s3 or embedded")
+    rest = (publish.bucket, publish.prefix, run.name, tuple(publish.protect))
     if publish.store == "embedded":
-        client, part_bytes = clients.embedded(embedded.ensure_started(run), attempts), EMBEDDED_PART_BYTES
-    else:
-        with s3_errors.plain(f"s3://{publish.bucket}"):
-            client, part_bytes = clients.configured(publish, attempts), PART_BYTES
-    return Store(client, publish.bucket, publish.prefix, run.name, tuple(publish.protect), part_bytes)
+        client = clients.embedded(embedded.ensure_started(run), attempts)
+        return Store(client, *rest, EMBEDDED_PART_BYTES, embedded.if_no_answer(run))
+    with s3_errors.plain(f"s3://{publish.bucket}"):
+        return Store(clients.configured(publish, attempts), *rest)
