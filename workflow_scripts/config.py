@@ -118,6 +118,10 @@ class Prompts(Section):
     """From the sources' shards to the manifest."""
 
     total: Count | None = Field(None, description="prompts wanted in all; scales the takes down where it is less")
+    fill: dict[Name, Reading] = Field(
+        default_factory=dict,
+        description="catalogue entries that, in order, fill up to the total; a list of names will do",
+    )
     allow_short: bool = Field(False, description="go on where the sources hold fewer prompts than asked")
     dedupe: Dedupe = Field(default_factory=Dedupe)
     seed: Seed = Field(0, description="decides which rows are drawn, and their order")
