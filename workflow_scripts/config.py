@@ -107,6 +107,18 @@ class Source(Reading):
         description="catalogue entries, in order, where this one can't be read or falls short; a list of names will do",
     )
 
+    @field_validator("substitutes")
+    @classmethod
+    def _of_the_hub(cls, readings: dict[str, Reading]) -> dict[str, Reading]:
+        return _check_hub(readings)
+
+
+def _check_hub(readings: dict[str, Reading]) -> dict[str, Reading]:
+    for name, reading in readings.items():
+        if reading.dataset is None:
+            raise ValueError(f"{name}: only datasets of the hub can stand in; make local files a source")
+    return readings
+
 
 class Dedupe(Section):
     """What counts as the same prompt."""
@@ -125,6 +137,11 @@ class Prompts(Section):
     allow_short: bool = Field(False, description="go on where the sources hold fewer prompts than asked")
     dedupe: Dedupe = Field(default_factory=Dedupe)
     seed: Seed = Field(0, description="decides which rows are drawn, and their order")
+
+    @field_validator("fill")
+    @classmethod
+    def _of_the_hub(cls, readings: dict[str, Reading]) -> dict[str, Reading]:
+        return _check_hub(readings)
 
 
 class Chunks(Section):
@@ -275,6 +292,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _hangs_together(self) -> "Config":
+        self._check_stand_ins()
         context = self.servers.args.get("context-length")
         if isinstance(context, int) and self.sampling.max_tokens >= context:
             raise ValueError(
@@ -288,12 +306,27 @@ class Config(Section):
             and len(takes) == len(self.sources)
             and total > sum(takes)
             and not self.prompts.allow_short
+            and not self.prompts.fill
         ):
             raise ValueError(
                 f"prompts.total ({total}) is more than the sources' takes together ({sum(takes)}); "
-                f"take more, or set prompts.allow_short: true"
+                f"take more, fill up (prompts.fill), or set prompts.allow_short: true"
             )
         return self
+
+    def _check_stand_ins(self) -> None:
+        """A manifest tells shards by name, so that one name must mean one dataset, read in one way."""
+        known = {
+            name: Reading(**{key: getattr(source, key) for key in Reading.model_fields})
+            for name, source in self.sources.items()
+        }
+        for readings in [*(source.substitutes for source in self.sources.values()), self.prompts.fill]:
+            for name, reading in readings.items():
+                if known.setdefault(name, reading) != reading:
+                    raise ValueError(
+                        f"{name!r} means two datasets, or one read in two ways: name the source differently, or give "
+                        f"the stand-in the same values"
+                    )
 
     def chunk_count(self) -> int:
         """The number of chunks, known before any source is read."""
@@ -304,7 +337,7 @@ class Config(Section):
         if self.prompts.total is None and len(numeric) < len(self.sources):
             return 32
         wanted = takes if self.prompts.total is None else self.prompts.total
-        if len(numeric) == len(self.sources):
+        if len(numeric) == len(self.sources) and not self.prompts.fill:
             wanted = min(wanted, takes)
         return -(-wanted // (self.chunks.size or 500))
 

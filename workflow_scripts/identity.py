@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from workflow_scripts import files
-from workflow_scripts.config import Config, Source
+from workflow_scripts.config import Config, Reading, Source
 from workflow_scripts.errors import PlainError
 from workflow_scripts.serving.flags import content_flags
 from workflow_scripts.sources import NORMALIZER_VERSION
@@ -68,10 +68,13 @@ def digest(value: Any, length: int = 12) -> str:
 
 
 def source_files(name: str, source: Source, hashes: ContentHashes) -> list[dict[str, Any]]:
-    """A source's files as lock.json records them: `[{name, bytes, sha256}]`, in reading order, without folders.
+    """A local source's files as lock.json records them: `[{name, bytes, sha256}]`, in reading order, without folders.
 
-    Raises PlainError, with the source's name, where the path matches nothing.
+    None of a dataset on the hub, which a plan does not ask. PlainError, with the source's name, where the path matches
+    nothing.
     """
+    if source.path is None:
+        return []
     try:
         paths = resolve(source.path)
     except PlainError as error:
@@ -79,10 +82,13 @@ def source_files(name: str, source: Source, hashes: ContentHashes) -> list[dict[
     return [{"name": path.name, "bytes": path.stat().st_size, "sha256": hashes.of(path)} for path in paths]
 
 
-def shard_name(name: str, source: Source, found: list[dict[str, Any]]) -> str:
-    """SOURCE-HASH: what decides a shard's bytes. `take` is not among it: a shard holds all usable prompts."""
-    reading = source.model_dump(exclude_defaults=True, exclude={"path", "take"})
-    return f"{name}-{digest([NORMALIZER_VERSION, reading, found])}"
+def shard_name(name: str, reading: Reading, found: list[dict[str, Any]]) -> str:
+    """SOURCE-HASH: what decides a shard's bytes. `take` is not among it: a shard holds all usable prompts.
+
+    A dataset of the hub counts by its revision as configured: a shard of `main` is used again whatever main is by then.
+    """
+    what = reading.model_dump(exclude_defaults=True, include=set(Reading.model_fields) - {"path"})
+    return f"{name}-{digest([NORMALIZER_VERSION, what, found])}"
 
 
 def model_identity(path: str, revision: str | None, hashes: ContentHashes) -> dict[str, Any]:
@@ -101,10 +107,7 @@ def model_identity(path: str, revision: str | None, hashes: ContentHashes) -> di
 
 def run_identity(config: Config, found: dict[str, list[dict[str, Any]]], hashes: ContentHashes) -> dict[str, Any]:
     """Everything that RUN hashes, as JSON. Keys at their default are left out; the sources' order counts."""
-    sources = [
-        [name, source.model_dump(exclude_defaults=True, exclude={"path"}) | {"files": found[name]}]
-        for name, source in config.sources.items()
-    ]
+    sources = [[name, _source_identity(source, found[name])] for name, source in config.sources.items()]
     # `allow_short` lets a run go on; it decides nothing about what the run holds.
     deciding = config.model_copy(update={"prompts": config.prompts.model_copy(update={"allow_short": False})})
     sections = deciding.model_dump(exclude_defaults=True, include={"name", "prompts", "chunks", "sampling"})
@@ -113,6 +116,12 @@ def run_identity(config: Config, found: dict[str, list[dict[str, Any]]], hashes:
         "model": model_identity(config.model.path, config.model.revision, hashes),
         "args": content_flags(config.servers.args),
     }
+
+
+def _source_identity(source: Source, found: list[dict[str, Any]]) -> dict[str, Any]:
+    """What of a source is in RUN: all that it says but where its local files lie; their content instead."""
+    said = source.model_dump(exclude_defaults=True, exclude={"path", "use"})
+    return said | ({"files": found} if source.path is not None else {})
 
 
 def run_name(identity: dict[str, Any]) -> str:

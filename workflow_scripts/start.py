@@ -18,8 +18,9 @@ from workflow_scripts.config import Config
 from workflow_scripts.errors import PlainError, plain_os_errors
 from workflow_scripts.publishing.batches import batch_chunks, batch_names
 from workflow_scripts.reporting.forecast import disk_line
-from workflow_scripts.reporting.table import table
+from workflow_scripts.reporting.table import stand_ins, table
 from workflow_scripts.run import Run
+from workflow_scripts.sources.locking import lock_sources
 
 HOW_TO_GO_ON = "Not finished. What is done is safe: the same line again goes on from here."
 
@@ -191,7 +192,9 @@ def begin(plan: Plan, *, keep_incomplete: bool) -> None:
         raise PlainError("--keep-incomplete makes a file that a crash cut short pass for a finished one; leave it out")
     run = plan.run
     results_lock.take(run.results, run.name)
-    text = yaml.safe_dump(plan.config.model_dump(exclude_unset=True), sort_keys=False, allow_unicode=True)
+    # Without `use`: the jobs go by what the catalogue said at this start.
+    values = plan.config.model_dump(exclude_unset=True, exclude={"sources": {"__all__": {"use"}}})
+    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
     files.write_bytes(run.folder / "run.yaml", text.encode())
     recovery.sweep(run)
     _redate(run)
@@ -202,7 +205,8 @@ def begin(plan: Plan, *, keep_incomplete: bool) -> None:
 
         preflight(run)
     if not run.lock.exists():
-        lock = {"run": run.name, "format": 1, "identity": plan.identity, "sources": plan.sources}
+        sources = lock_sources(plan.config, plan.sources, run.results)
+        lock = {"run": run.name, "format": 1, "identity": plan.identity, "sources": sources}
         files.write_json(run.lock, lock)
     if line := disk_line(run):
         print(line, file=sys.stderr)
@@ -248,4 +252,6 @@ def end(plan: Plan, asked: list[str]) -> None:
     if any(not Path(path).exists() for path in asked):
         raise PlainError("Snakemake planned a part only. " + HOW_TO_GO_ON)
     if plan.run.summary.exists():
+        for line in stand_ins(files.read_json(plan.run.manifest_json)):
+            print(line, file=sys.stderr)
         print(table(files.read_json(plan.run.summary)), file=sys.stderr)

@@ -1,9 +1,13 @@
 """The mix's arithmetic: quotas, order, determinism, and the total met whenever it can be."""
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_scripts.prompts.mix import Take, draw, order_key, quotas, spread
+from workflow_scripts.prompts.mix import Candidate, Ref, Take, draw, order_key, quotas, spread
 
 TAKES = st.lists(st.integers(1, 50) | st.just("all"), min_size=1, max_size=5)
 
@@ -23,33 +27,65 @@ def test_quotas_add_up_and_none_exceeds_its_take(takes: list[int], total: int) -
     assert all(0 <= quota <= take for quota, take in zip(result, takes, strict=True))
 
 
-@given(takes=TAKES, total=st.none() | st.integers(1, 120), data=st.data())
-def test_a_draw(takes: list[Take], total: int | None, data: st.DataObject) -> None:
-    keys = st.tuples(st.integers(0, 60).map(str))
-    sources = [data.draw(st.lists(keys, max_size=40)) for _ in takes]
-    drawn = draw(sources, takes, total)
-    assert [item.rows for item in draw(sources, takes, total)] == [item.rows for item in drawn]
-    taken = [sources[index][row] for index, item in enumerate(drawn) for row in item.rows]
+def candidates(shard: str, keys: Iterable[str]) -> list[Candidate]:
+    """Candidates with one key each."""
+    return [(Ref(shard, row), (key,)) for row, key in enumerate(keys)]
+
+
+KEYS = st.lists(st.integers(0, 60).map(str), max_size=40)
+
+
+@given(takes=TAKES, total=st.none() | st.integers(1, 120), fills=st.lists(KEYS, max_size=2), data=st.data())
+def test_a_draw(takes: list[Take], total: int | None, fills: list[list[str]], data: st.DataObject) -> None:
+    keys = [data.draw(KEYS) for _ in takes]
+    sources = [candidates(str(index), found) for index, found in enumerate(keys)]
+    fill = [candidates(f"fill {index}", found) for index, found in enumerate(fills)]
+    drawn, filled = draw(sources, takes, total, fill)
+    assert draw(sources, takes, total, fill) == (drawn, filled)
+    by_ref = dict(candidate for source in [*sources, *fill] for candidate in source)
+    taken = [by_ref[ref] for item in [*drawn, *filled] for ref in item.refs]
     assert len(set(taken)) == len(taken)
-    for item, take, candidates in zip(drawn, takes, sources, strict=True):
-        assert item.rows == sorted(set(item.rows))
-        assert len(item.rows) + item.duplicates <= len(candidates)
-        assert take == "all" or len(item.rows) <= take
-    assert total is None or len(taken) <= total
-    if all(take == "all" for take in takes):
-        distinct = {key for candidates in sources for key in candidates}
-        assert len(taken) == (len(distinct) if total is None else min(total, len(distinct)))
+    for item, take, source in zip(drawn, takes, sources, strict=True):
+        assert item.refs == sorted(set(item.refs))
+        assert len(item.refs) + item.duplicates <= len(source)
+        assert take == "all" or len(item.refs) <= take
+    distinct = {key for found in keys for key in found}
+    if total is None:
+        assert [item.refs for item in filled] == [[] for _ in fill]
+        assert len(taken) == len(distinct) or any(take != "all" for take in takes)
+    elif fill or all(take == "all" for take in takes):
+        more = {key for found in fills for key in found}
+        assert min(total, len(more)) <= len(taken) <= total
+        if all(take == "all" for take in takes):
+            assert len(taken) == min(total, len(distinct | more))
 
 
 def test_a_short_source_is_made_up_for_by_the_others_takes() -> None:
-    sources = [[(f"a{i}",) for i in range(30)], [(f"b{i}",) for i in range(100)]]
-    assert [len(item.rows) for item in draw(sources, [100, 100], 100)] == [30, 70]
+    sources = [candidates("a", [f"a{i}" for i in range(30)]), candidates("b", [f"b{i}" for i in range(100)])]
+    assert [len(item.refs) for item in draw(sources, [100, 100], 100)[0]] == [30, 70]
 
 
 def test_only_a_taken_prompt_drops_another() -> None:
-    drawn = draw([[("x",), ("y",)], [("y",), ("x",)]], [1, "all"], None)
-    assert [item.rows for item in drawn] == [[0], [0]]
+    drawn, _ = draw([candidates("a", "xy"), candidates("b", "yx")], [1, "all"], None)
+    assert [[ref.row for ref in item.refs] for item in drawn] == [[0], [0]]
     assert [item.duplicates for item in drawn] == [0, 1]
+
+
+def test_a_stand_in_is_asked_for_nothing_that_is_not_needed() -> None:
+    asked: list[str] = []
+
+    def stand_in(shard: str, count: int) -> Iterator[Candidate]:
+        for row in range(count):
+            asked.append(shard)
+            yield Ref(shard, row), (f"{shard} {row}",)
+
+    short = chain(candidates("a", "12"), stand_in("first", 2), stand_in("second", 9))
+    enough = chain(candidates("b", "3456"), stand_in("third", 9))
+    drawn, filled = draw([short, enough], [5, 4], 12, [stand_in("fill", 9), stand_in("more", 9)])
+    assert [ref.shard for ref in drawn[0].refs] == ["a", "a", "first", "first", "second"]
+    assert [ref.shard for ref in drawn[1].refs] == ["b"] * 4
+    assert [len(item.refs) for item in filled] == [3, 0]
+    assert Counter(asked) == {"first": 2, "second": 1, "fill": 3}
 
 
 @given(count=st.integers(0, 1000), chunks=st.integers(1, 50))

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from workflow_scripts import config, files
 from workflow_scripts.errors import PlainError
+from workflow_scripts.prompts.candidates import source_shard
 from workflow_scripts.run import Run
 from workflow_scripts.sources import normalize, reading, shard
-from workflow_scripts.sources.normalize import SourceFile, build_shard, ensure_shard
+from workflow_scripts.sources.normalize import SourceFile, build_shard
 from workflow_scripts.sources.readers import resolve
 
 DEMO = Path(__file__).parents[2] / "config" / "demo"
@@ -246,7 +247,7 @@ def test_the_job(tmp_path: Path) -> None:
         "sha256": files.sha256_file(run.results / "sources" / "mine-abc" / "prompts.parquet"),
     }
     assert json.loads((run.folder / "timings.jsonl").read_text())["stage"] == "sources"
-    assert ensure_shard(run, "mine") == run.results / "sources" / "mine-abc"
+    assert source_shard(run, "mine") == run.results / "sources" / "mine-abc"
 
 
 def test_the_job_knows_the_runs_sources(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Shards become the prompt manifest: the mix drawn, duplicates dropped, every prompt given its chunk and place."""
 
 import argparse
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,28 +10,34 @@ import polars as pl
 from workflow_scripts import files
 from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import run_job, say, timed
-from workflow_scripts.prompts.mix import Drawn, draw, order_key, quotas, spread
+from workflow_scripts.prompts.candidates import Shards
+from workflow_scripts.prompts.mix import Drawn, draw, quotas, spread
 from workflow_scripts.run import Run
-from workflow_scripts.sources.normalize import ensure_shard
 
 
 def build(run: Run) -> tuple[pl.DataFrame, dict[str, Any]]:
     """The manifest (prompt_id, first_id, source, row, chunk, position, tokens) and its account of the mix.
 
-    `row` is the prompt's row in its source's shard; `tokens` is null where no tokenizer counts them. Raises
-    PlainError with the account as a table if the sources hold fewer prompts than asked.
+    `source` names the shard that the prompt is in, a stand-in's too, and `row` its row there; `tokens` is null where no
+    tokenizer counts them. Raises PlainError with the account as a table if the sources hold fewer prompts than asked.
     """
     config = run.config
-    names = list(config.sources)
-    candidates = [_candidates(ensure_shard(run, name), config.prompts.seed) for name in names]
-    columns = ["first_id", "dedupe_key"] if config.prompts.dedupe.exact else ["first_id"]
+    shards = Shards(run)
+    sources = [shards.source(name) for name in config.sources]
+    fill = [shards.fill(name, reading) for name, reading in config.prompts.fill.items()]
     takes = [source.take for source in config.sources.values()]
-    drawn = draw([frame.select(columns).iter_rows() for frame in candidates], takes, config.prompts.total)
+    drawn, filled = draw(sources, takes, config.prompts.total, fill)
 
+    rows: dict[str, list[int]] = {}
+    for result in [*drawn, *filled]:
+        for ref in result.refs:
+            rows.setdefault(ref.shard, []).append(ref.row)
+    empty = pl.DataFrame(schema={"first_id": pl.String, "row": pl.Int64, "order": pl.Binary, "source": pl.String})
     taken = pl.concat(
-        [
-            frame[result.rows].select("first_id", "row", "order", source=pl.lit(name))
-            for name, frame, result in zip(names, candidates, drawn, strict=True)
+        [empty]
+        + [
+            shards.frames[name][found].select("first_id", "row", "order", source=pl.lit(name))
+            for name, found in rows.items()
         ]
     ).sort("order")
     sizes = spread(len(taken), config.chunk_count())
@@ -43,7 +50,7 @@ def build(run: Run) -> tuple[pl.DataFrame, dict[str, Any]]:
         position=pl.Series([place for size in sizes for place in range(size)], dtype=pl.Int32),
         tokens=pl.lit(None, dtype=pl.Int32),
     )
-    account = _account(run, names, candidates, drawn)
+    account = _account(run, shards, drawn, filled)
     if account["short"] and not config.prompts.allow_short:
         raise PlainError(
             f"the sources hold {account['taken']} of the {account['asked']} prompts asked:\n{table(account)}\n"
@@ -52,47 +59,58 @@ def build(run: Run) -> tuple[pl.DataFrame, dict[str, Any]]:
     return manifest, account
 
 
-def _candidates(shard: Path, seed: int) -> pl.DataFrame:
-    """A shard's prompts in the seeded order they are drawn in: row, first_id, dedupe_key, order."""
-    frame = pl.read_parquet(shard / "prompts.parquet", columns=["row", "first_id", "dedupe_key"])
-    order = pl.Series("order", [order_key(seed, first_id) for first_id in frame["first_id"]], dtype=pl.Binary)
-    return frame.with_columns(order).sort("order", "row")
-
-
-def _account(run: Run, names: list[str], candidates: list[pl.DataFrame], drawn: list[Drawn]) -> dict[str, Any]:
+def _account(run: Run, shards: Shards, drawn: list[Drawn], filled: list[Drawn]) -> dict[str, Any]:
+    """manifest.json: for each source what was asked, found and taken, what stood in for it, and what filled up."""
     config = run.config
-    takes = [config.sources[name].take for name in names]
+    takes = [source.take for source in config.sources.values()]
     wanted = quotas(takes, config.prompts.total)
     sources = []
-    for name, quota, frame, result in zip(names, wanted, candidates, drawn, strict=True):
-        stats = files.read_json(run.source(name))
+    for name, quota, result in zip(config.sources, wanted, drawn, strict=True):
+        found = files.read_json(run.source(name))
+        by_shard = Counter(ref.shard for ref in result.refs)
         sources.append(
             {
                 "source": name,
                 "asked": config.sources[name].take,
                 "quota": quota,
-                "rows": stats["rows"],
-                "rejected": stats["rejects"],
-                "available": len(frame),
+                "unavailable": found.get("unavailable"),
+                "rows": found.get("rows", 0),
+                "rejected": found.get("rejects", {}),
+                "available": found.get("prompts", 0),
                 "duplicates": result.duplicates,
-                "taken": len(result.rows),
+                "own": by_shard.pop(name, 0),
+                "substituted": dict(by_shard),
+                "taken": len(result.refs),
             }
         )
-    taken = sum(len(result.rows) for result in drawn)
+    filling = {name: len(result.refs) for name, result in zip(config.prompts.fill, filled, strict=True) if result.refs}
+    taken = sum(len(result.refs) for result in [*drawn, *filled])
     # `all` asks for what there is, so only numeric quotas can be missed; a total can be missed by any mix.
     asked = config.prompts.total
     if asked is None:
-        asked = sum(len(r.rows) if quota == "all" else quota for quota, r in zip(wanted, drawn, strict=True))
-    return {"run": run.name, "asked": asked, "taken": taken, "short": taken < asked, "sources": sources}
+        asked = sum(len(r.refs) if quota == "all" else quota for quota, r in zip(wanted, drawn, strict=True))
+    return {
+        "run": run.name,
+        "asked": asked,
+        "taken": taken,
+        "short": taken < asked,
+        "sources": sources,
+        "filled": filling,
+        "stand_ins": shards.stand_ins,
+    }
 
 
 def table(account: dict[str, Any]) -> str:
-    """The account as a plain table, a line a source."""
+    """The account as a plain table, a line a source and a line for each that stood in."""
     lines = [f"{'source':<24} {'asked':>9} {'usable':>9} {'repeated':>9} {'taken':>9}"]
     for row in account["sources"]:
         lines.append(
             f"{row['source']:<24} {row['asked']:>9} {row['available']:>9} {row['duplicates']:>9} {row['taken']:>9}"
         )
+        if row["unavailable"]:
+            lines.append(f"  can't be read: {row['unavailable']['reason']}")
+        lines += [f"  {name + ' stands in':<52} {count:>9}" for name, count in row["substituted"].items()]
+    lines += [f"{name + ' fills up':<54} {count:>9}" for name, count in account["filled"].items()]
     return "\n".join([*lines, f"{'all':<24} {account['asked']:>9} {'':>9} {'':>9} {account['taken']:>9}"])
 
 

@@ -1,18 +1,28 @@
 """The mix as asked: how many prompts each source gives, and which ones. Pure arithmetic and draws, no files."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Take = int | Literal["all"]
 
 
+class Ref(NamedTuple):
+    """A prompt: its row among the candidates of a shard."""
+
+    shard: str
+    row: int
+
+
+Candidate = tuple[Ref, Sequence[str]]  # and the keys that make two of them the same
+
+
 @dataclass
 class Drawn:
-    """What one source gave: `rows` are indices into its candidates, in the order drawn."""
+    """What one source gave, in the order drawn, and how many candidates repeated what was taken before."""
 
-    rows: list[int] = field(default_factory=list)
+    refs: list[Ref] = field(default_factory=list)
     duplicates: int = 0
 
 
@@ -39,36 +49,47 @@ def order_key(seed: int, prompt_id: str) -> bytes:
     return hashlib.blake2b(f"{seed} {prompt_id}".encode(), digest_size=16).digest()
 
 
-def draw(sources: Sequence[Iterable[Sequence[str]]], takes: Sequence[Take], total: int | None) -> list[Drawn]:
+def draw(
+    sources: Sequence[Iterable[Candidate]],
+    takes: Sequence[Take],
+    total: int | None,
+    fill: Sequence[Iterable[Candidate]] = (),
+) -> tuple[list[Drawn], list[Drawn]]:
     """Fill the sources in order: each draws candidates that repeat nothing taken so far, until its quota is met.
 
-    `sources[i]` lists the keys of each candidate of source i, in the order to draw in; a candidate repeats another
-    if any key is the same. Only a taken candidate can drop another. Where a source falls short of a scaled-down
-    quota, the others give more, in order, up to their own take.
+    `sources[i]` gives source i's candidates in the order to draw in, its substitutes' after its own; none is asked for
+    that is not needed. A candidate repeats another if any of its keys is the same, and only a taken one can drop
+    another. Where a source falls short of a scaled-down quota, the others give more, in order, up to their own take.
+    What then is missing of the total is drawn from `fill`, in order. Returns what came of sources and of fill.
     """
     taken: set[str] = set()
-    drawn = [Drawn() for _ in sources]
-    waiting = [iter(enumerate(candidates)) for candidates in sources]
+    room = float("inf") if total is None else float(total)
 
-    def fill(index: int, most: float) -> None:
-        while len(drawn[index].rows) < most:
-            candidate = next(waiting[index], None)
+    def top_up(result: Drawn, candidates: Iterator[Candidate], most: float) -> None:
+        nonlocal room
+        most = min(most, len(result.refs) + room)
+        before = len(result.refs)
+        while len(result.refs) < most:
+            candidate = next(candidates, None)
             if candidate is None:
-                return
-            row, keys = candidate
+                break
+            ref, keys = candidate
             if any(key in taken for key in keys):
-                drawn[index].duplicates += 1
+                result.duplicates += 1
                 continue
             taken.update(keys)
-            drawn[index].rows.append(row)
+            result.refs.append(ref)
+        room -= len(result.refs) - before
 
-    room = float("inf") if total is None else float(total)
+    drawn = [Drawn() for _ in sources]
+    waiting = [iter(candidates) for candidates in sources]
     for limits in (quotas(takes, total), list(takes)):
-        for index, limit in enumerate(limits):
-            left = room - sum(len(item.rows) for item in drawn)
-            most = float("inf") if limit == "all" else float(limit)
-            fill(index, min(most, len(drawn[index].rows) + left))
-    return drawn
+        for result, candidates, limit in zip(drawn, waiting, limits, strict=True):
+            top_up(result, candidates, float("inf") if limit == "all" else float(limit))
+    filled = [Drawn() for _ in fill]
+    for result, filling in zip(filled, fill if total is not None else (), strict=total is not None):
+        top_up(result, iter(filling), float("inf"))
+    return drawn, filled
 
 
 def spread(count: int, chunks: int) -> list[int]:

@@ -10,9 +10,9 @@ import polars as pl
 from workflow_scripts import files
 from workflow_scripts.jobs import run_job, say, timed
 from workflow_scripts.prompts import manifest_file
+from workflow_scripts.prompts.candidates import source_shard
 from workflow_scripts.records import Prompt
 from workflow_scripts.run import Run
-from workflow_scripts.sources.normalize import ensure_shard
 
 PROMPTS_IN_MEMORY = 200_000
 
@@ -40,7 +40,7 @@ def _write_batch(run: Run, manifest: pl.DataFrame, chunks: list[str]) -> None:
     wanted = manifest.filter(pl.col("chunk").is_in([int(chunk) for chunk in chunks]))
     parts = []
     for (source,), rows in wanted.group_by(["source"], maintain_order=True):
-        shard = pl.scan_parquet(ensure_shard(run, str(source)) / "prompts.parquet").drop("first_id", "dedupe_key")
+        shard = pl.scan_parquet(source_shard(run, str(source)) / "prompts.parquet").drop("first_id", "dedupe_key")
         parts.append(rows.lazy().join(shard, on="row", how="left").collect())
     found = pl.concat(parts).sort("chunk", "position") if parts else None
     for chunk in chunks:

@@ -18,3 +18,17 @@ def table(summary: dict[str, Any]) -> str:
         ("seconds", ", ".join(f"{stage} {value:,.0f}" for stage, value in summary["seconds"].items())),
     ]
     return "\n".join([summary["run"], *(f"  {name:<22}{value}" for name, value in rows)])
+
+
+def stand_ins(manifest: dict[str, Any]) -> list[str]:
+    """Of manifest.json: a line for each source that could not be read or fell short, and what took its place."""
+    lines = []
+    for source in manifest["sources"]:
+        instead = ", ".join(f"{count:,} from {name}" for name, count in source["substituted"].items()) or "nothing"
+        if source["unavailable"]:
+            lines.append(f"{source['source']} can't be read ({source['unavailable']['reason']}); instead: {instead}")
+        elif source["substituted"]:
+            lines.append(
+                f"{source['source']} fell short: {source['own']:,} of {source['quota']:,}; the rest: {instead}"
+            )
+    return lines

@@ -1,4 +1,7 @@
-"""One source to its shard: results/sources/SOURCE-HASH, and results/RUN/sources/SOURCE.json that names it."""
+"""One source to its shard: results/sources/SOURCE-HASH, and results/RUN/sources/SOURCE.json that names it.
+
+Of a dataset that can't be read, and that others may stand in for, SOURCE.json says why.
+"""
 
 import argparse
 import shutil
@@ -11,26 +14,37 @@ from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import run_job, say, timed
 from workflow_scripts.run import Run
 from workflow_scripts.sources import NORMALIZER_VERSION
+from workflow_scripts.sources.locking import Locked
 from workflow_scripts.sources.readers import resolve
 from workflow_scripts.sources.reading import Reading
 from workflow_scripts.sources.shard import PromptsWriter, finished
 
 
 class SourceFile(NamedTuple):
-    """A file as the run's lock.json recorded it."""
+    """A file to be read. `name` is what rows are named by: a local file's own, a hub file's path in its repository.
+
+    `sha256` is what the run's lock.json recorded; None where the download was verified against the hub's hash.
+    """
 
     path: Path
+    name: str
     bytes: int
-    sha256: str
+    sha256: str | None
 
     @classmethod
     def of(cls, path: Path) -> "SourceFile":
-        """The file as it is now."""
-        return cls(path, path.stat().st_size, files.sha256_file(path))
+        """The local file as it is now."""
+        return cls(path, path.name, path.stat().st_size, files.sha256_file(path))
 
 
-def build_shard(name: str, source: config.Source, sources: list[SourceFile], folder: Path) -> dict[str, Any]:
-    """Make the shard `folder` of the source `name`, or find it whole; return its stats.
+def build_shard(
+    name: str,
+    reading: config.Reading,
+    sources: list[SourceFile],
+    folder: Path,
+    origin: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Make the shard `folder` of the source `name`, or find it whole; return its stats, `origin` among them.
 
     Runs that need the same shard wait for each other. PlainError if a file is not as recorded or is broken, and if
     the rows don't fit the shape.
@@ -38,14 +52,20 @@ def build_shard(name: str, source: config.Source, sources: list[SourceFile], fol
     lock = folder.with_name(f".{folder.name}.lock")
     try:
         with files.file_lock(lock, wait=False):
-            return _find_or_build(name, source, sources, folder)
+            return _find_or_build(name, reading, sources, folder, origin)
     except files.Locked:
         say(f"source {name}: another run is reading it; waiting")
     with files.file_lock(lock):
-        return _find_or_build(name, source, sources, folder)
+        return _find_or_build(name, reading, sources, folder, origin)
 
 
-def _find_or_build(name: str, source: config.Source, sources: list[SourceFile], folder: Path) -> dict[str, Any]:
+def _find_or_build(
+    name: str,
+    reading: config.Reading,
+    sources: list[SourceFile],
+    folder: Path,
+    origin: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     stats = finished(folder)
     if stats is not None:
         say(f"source {name}: {stats['prompts']:,} prompts are in {folder} already")
@@ -54,7 +74,7 @@ def _find_or_build(name: str, source: config.Source, sources: list[SourceFile], 
     shutil.rmtree(tmp, ignore_errors=True)
     tmp.mkdir(parents=True)
     try:
-        stats = _build(name, source, sources, tmp)
+        stats = _build(name, reading, sources, tmp, origin or {})
     except BaseException:
         shutil.rmtree(tmp, ignore_errors=True)
         raise
@@ -64,27 +84,32 @@ def _find_or_build(name: str, source: config.Source, sources: list[SourceFile], 
     return stats
 
 
-def _build(name: str, source: config.Source, sources: list[SourceFile], tmp: Path) -> dict[str, Any]:
+def _build(
+    name: str, reading: config.Reading, sources: list[SourceFile], tmp: Path, origin: dict[str, Any]
+) -> dict[str, Any]:
     start = time.monotonic()
     total_bytes = sum(file.bytes for file in sources)
     say(f"source {name}: reading {len(sources)} file{'s' * (len(sources) != 1)}, {total_bytes:,} bytes")
     before = [_check_unchanged(file) for file in sources]
-    reading = Reading(name, source)
+    rows = Reading(name, reading)
     prompts = tmp / "prompts.parquet"
     with files.atomic_path(prompts) as path:
         writer = PromptsWriter(path)
         try:
-            files.write_jsonl_zst(tmp / "rejects.jsonl.zst", reading.run([file.path for file in sources], writer))
+            files.write_jsonl_zst(
+                tmp / "rejects.jsonl.zst", rows.run([(file.path, file.name) for file in sources], writer)
+            )
         finally:
             writer.close()
     for file, identity in zip(sources, before, strict=True):
         if _identity(file) != identity:
             raise PlainError(f"{file.path} changed while it was read; run the same line again")
-    reading.check()
-    tally = reading.tally
+    rows.check()
+    tally = rows.tally
     assert tally.rows == tally.prompts + tally.rejects.total()
     stats = {
         "normalizer": NORMALIZER_VERSION,
+        "origin": origin,
         **tally.to_json(),
         "bytes": total_bytes,
         "prompts_bytes": prompts.stat().st_size,
@@ -99,7 +124,7 @@ def _build(name: str, source: config.Source, sources: list[SourceFile], tmp: Pat
 def _check_unchanged(file: SourceFile) -> tuple[int, int, int]:
     """Check that the file's bytes are those recorded; what tells later whether it was touched meanwhile."""
     identity = _identity(file)
-    if identity[0] != file.bytes or files.sha256_file(file.path) != file.sha256:
+    if identity[0] != file.bytes or (file.sha256 is not None and files.sha256_file(file.path) != file.sha256):
         raise PlainError(
             f"{file.path} has changed since this run began ({file.bytes:,} bytes then, {identity[0]:,} now). Put the "
             f"old file back, or run the same line again: with the new file it starts a new run"
@@ -117,25 +142,34 @@ def _identity(file: SourceFile) -> tuple[int, int, int]:
     return stat.st_size, stat.st_mtime_ns, stat.st_ino
 
 
-def ensure_shard(run: Run, name: str) -> Path:
-    """The shard folder of a run's source, whole: as it is, or built from the files that lock.json recorded."""
-    locked = files.read_json(run.lock)["sources"][name]
-    folder: Path = run.results / locked["shard"]
+def ensure_shard(results: Path, name: str, reading: config.Reading, locked: Locked) -> Path:
+    """The shard folder of a source, whole: as it is, or built from the files that were recorded."""
+    folder = results / str(locked["shard"])
     if finished(folder) is None:
-        source = run.config.sources[name]
-        build_shard(name, source, _recorded_files(source.path, locked["files"]), folder)
+        origin = {key: value for key, value in locked.items() if key != "shard"}
+        build_shard(name, reading, _recorded_files(reading, locked), folder, origin)
     return folder
 
 
-def _recorded_files(pattern: str, recorded: list[dict[str, Any]]) -> list[SourceFile]:
-    """The files of a source where they are now, as lock.json recorded them: by name, since folders may move."""
-    paths = resolve(pattern)
+def _recorded_files(reading: config.Reading, locked: Locked) -> list[SourceFile]:
+    """The files of a source, here: local ones where they are now, by name, since folders may move; others fetched."""
+    if reading.path is None:
+        from workflow_scripts.sources import download, hub
+
+        found = hub.Resolved.from_json(locked)
+        return [
+            SourceFile(download.fetch(found.dataset, found.revision, file), file.path, file.bytes, None)
+            for file in found.files
+        ]
+    paths, recorded = resolve(reading.path), locked["files"]
     if [path.name for path in paths] != [file["name"] for file in recorded]:
         raise PlainError(
-            f"{pattern} names other files than when this run began ({len(paths)} now, {len(recorded)} then). Put them "
-            f"back, or run the same line again: with the new files it starts a new run"
+            f"{reading.path} names other files than when this run began ({len(paths)} now, {len(recorded)} then). Put "
+            f"them back, or run the same line again: with the new files it starts a new run"
         )
-    return [SourceFile(path, file["bytes"], file["sha256"]) for path, file in zip(paths, recorded, strict=True)]
+    return [
+        SourceFile(path, path.name, file["bytes"], file["sha256"]) for path, file in zip(paths, recorded, strict=True)
+    ]
 
 
 def normalize(path: Path) -> None:
@@ -143,8 +177,13 @@ def normalize(path: Path) -> None:
     run, name = Run.holding(path), path.stem
     if name not in run.config.sources:
         raise PlainError(f"{path}: the run has no source {name!r}; it has {', '.join(run.config.sources)}")
+    locked: Locked = files.read_json(run.lock)["sources"][name]
+    if "unavailable" in locked:
+        say(f"source {name}: {locked['unavailable']['reason']}. Its substitutes stand in")
+        files.write_json(path, {"source": name, "unavailable": locked["unavailable"]})
+        return
     with timed(run.folder, "sources"):
-        folder = ensure_shard(run, name)
+        folder = ensure_shard(run.results, name, run.config.sources[name], locked)
         stats = files.read_json(folder / "stats.json")
         files.write_json(
             path,

@@ -72,7 +72,7 @@ class Tally:
 class Reading:
     """The pass. `name` is the source's in the config; PlainError if its columns mean nothing to its shape."""
 
-    def __init__(self, name: str, source: config.Source) -> None:
+    def __init__(self, name: str, source: config.Reading) -> None:
         self._name = name
         self._source = source
         self._names = shapes.column_names(source.shape, source.columns)
@@ -88,10 +88,12 @@ class Reading:
                     f"{', '.join(self._names)}; leave it out"
                 )
 
-    def run(self, paths: list[Path], writer: PromptsWriter) -> Iterator[Reject]:
-        """Read every row of the files: prompts go to the writer, rejects come out."""
+    def run(self, paths: list[tuple[Path, str]], writer: PromptsWriter) -> Iterator[Reject]:
+        """Read every row of the files, each with the name that rows are named by: prompts go to the writer, rejects
+        come out.
+        """
         wanted = {column for names in self._names.values() for column in names}
-        for path in paths:
+        for path, name in paths:
             self._see(column_names(path))
             for number, row in read_rows(path, wanted):
                 self.tally.rows += 1
@@ -99,12 +101,12 @@ class Reading:
                     if isinstance(row, rejects.BadRow):
                         raise rejects.Rejected(row.kind, row.detail)
                     self._see(row)
-                    self._prompt(row, path, number, writer)
+                    self._prompt(row, name, number, writer)
                 except rejects.Rejected as why:
-                    yield self._reject(why, row, path, number)
+                    yield self._reject(why, row, name, number)
                 if self.tally.rows == HOPELESS_ROWS and not self.tally.prompts:
                     self._check_share()
-                self._say_progress(path)
+                self._say_progress(name)
 
     def check(self) -> None:
         """After the last row: PlainError unless the rows fit the shape and the columns."""
@@ -123,7 +125,7 @@ class Reading:
         if self._unseen:
             self._unseen.difference_update(columns)
 
-    def _prompt(self, row: shapes.Row, path: Path, number: int, writer: PromptsWriter) -> None:
+    def _prompt(self, row: shapes.Row, name: str, number: int, writer: PromptsWriter) -> None:
         conversation = self._convert(row)
         messages, tools = conversation.messages, conversation.tools
         own_id = shapes.row_id(row, self._names["id"])
@@ -131,7 +133,7 @@ class Reading:
             {
                 "first_id": prompt_ids.first_id(messages, tools),
                 "all_id": prompt_ids.all_id(messages, tools),
-                "source_id": f"{path.name}:{number}" if own_id is None else own_id,
+                "source_id": f"{name}:{number}" if own_id is None else own_id,
                 "source_row": self.tally.rows - 1,
                 "messages": orjson.dumps(messages).decode(),
                 "tools": None if tools is None else orjson.dumps(tools).decode(),
@@ -141,11 +143,11 @@ class Reading:
         )
         self.tally.prompt(prompt_ids.prompt_side(messages), conversation.roles)
 
-    def _reject(self, why: rejects.Rejected, row: shapes.Row | rejects.BadRow, path: Path, number: int) -> Reject:
+    def _reject(self, why: rejects.Rejected, row: shapes.Row | rejects.BadRow, name: str, number: int) -> Reject:
         self.tally.reject(why)
         excerpt = row.excerpt if isinstance(row, rejects.BadRow) else rejects.excerpt(row)
         reason = rejects.reason(why.kind, why.detail)
-        reject: Reject = {"file": path.name, "row": number, "reason": reason, "excerpt": excerpt}
+        reject: Reject = {"file": name, "row": number, "reason": reason, "excerpt": excerpt}
         self._examples.setdefault(why.kind, reject)
         return reject
 
@@ -172,11 +174,11 @@ class Reading:
     def _found(self) -> str:
         return _printable(", ".join(sorted(self.tally.columns)[:30])) or "none"
 
-    def _say_progress(self, path: Path) -> None:
+    def _say_progress(self, name: str) -> None:
         now = time.monotonic()
         if now - self._said >= SAY_EVERY_SECONDS:
             self._said = now
-            say(f"source {self._name}: {self.tally.rows:,} rows, {self.tally.prompts:,} prompts so far, in {path.name}")
+            say(f"source {self._name}: {self.tally.rows:,} rows, {self.tally.prompts:,} prompts so far, in {name}")
 
 
 def _printable(text: str) -> str:

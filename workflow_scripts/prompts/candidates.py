@@ -1,0 +1,82 @@
+"""The prompts that a mix draws from: each shard's in its seeded order, a stand-in's only once it is needed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+import polars as pl
+
+from workflow_scripts import files
+from workflow_scripts.config import Reading
+from workflow_scripts.errors import PlainError
+from workflow_scripts.jobs import say
+from workflow_scripts.prompts.mix import Candidate, Ref, order_key
+from workflow_scripts.run import Run
+from workflow_scripts.sources.locking import Locked, lock_dataset
+from workflow_scripts.sources.normalize import ensure_shard
+
+
+@dataclass
+class Shards:
+    """The shards of a run by name, with what was recorded of them; `stand_ins` are those of no source of the run's."""
+
+    run: Run
+    stand_ins: dict[str, Locked] = field(default_factory=dict)
+    frames: dict[str, pl.DataFrame] = field(default_factory=dict)
+    _waiting: dict[str, Iterator[Candidate]] = field(default_factory=dict)
+
+    def source(self, name: str) -> Iterator[Candidate]:
+        """The candidates of a source in the order to draw in, then, as far as the mix asks for them, its stand-ins'."""
+        source = self.run.config.sources[name]
+        available = "unavailable" not in files.read_json(self.run.source(name))
+        own = self._own(name) if available else iter(())
+        if available and source.take == "all":  # it can't fall short
+            return own
+        return chain(own, self._first_of(source.substitutes, only_one=source.take == "all"))
+
+    def fill(self, name: str, reading: Reading) -> Iterator[Candidate]:
+        """The candidates of a stand-in, read only when the first is asked for; nothing if it can't be read."""
+        if name in self._waiting:
+            yield from self._waiting[name]
+            return
+        locked = lock_dataset(name, reading, self.run.results)
+        self.stand_ins[name] = locked
+        if "unavailable" in locked:
+            say(f"{name} can't stand in: {locked['unavailable']['reason']}")
+            self._waiting[name] = iter(())
+            return
+        self._waiting[name] = self._of_shard(name, ensure_shard(self.run.results, name, reading, locked))
+        yield from self._waiting[name]
+
+    def _own(self, name: str) -> Iterator[Candidate]:
+        self._waiting[name] = self._of_shard(name, source_shard(self.run, name))
+        return self._waiting[name]
+
+    def _first_of(self, readings: dict[str, Reading], *, only_one: bool) -> Iterator[Candidate]:
+        for name, reading in readings.items():
+            yield from self.fill(name, reading)
+            if only_one and name in self.frames:
+                return
+
+    def _of_shard(self, name: str, shard: Path) -> Iterator[Candidate]:
+        frame = pl.read_parquet(shard / "prompts.parquet", columns=["row", "first_id", "dedupe_key"])
+        seed = self.run.config.prompts.seed
+        order = pl.Series("order", [order_key(seed, first_id) for first_id in frame["first_id"]], dtype=pl.Binary)
+        self.frames[name] = frame.with_columns(order).sort("order", "row")
+        keys = ["first_id", "dedupe_key"] if self.run.config.prompts.dedupe.exact else ["first_id"]
+        rows = self.frames[name].select(keys).iter_rows()
+        return ((Ref(name, row), found) for row, found in enumerate(rows))
+
+
+def source_shard(run: Run, name: str) -> Path:
+    """The shard that the manifest's `source` names: of one of the run's sources, or of a stand-in."""
+    if name in run.config.sources:
+        return ensure_shard(run.results, name, run.config.sources[name], files.read_json(run.lock)["sources"][name])
+    readings = dict(run.config.prompts.fill)
+    for source in run.config.sources.values():
+        readings |= source.substitutes
+    stand_ins = files.read_json(run.manifest_json).get("stand_ins", {})
+    if name not in readings or name not in stand_ins:
+        raise PlainError(f"{run.manifest} names the source {name!r}, which {run.manifest_json} does not know")
+    return ensure_shard(run.results, name, readings[name], stand_ins[name])
