@@ -287,11 +287,12 @@ class Config(Section):
             total is not None
             and len(takes) == len(self.sources)
             and total > sum(takes)
+            and not self.prompts.fill
             and not self.prompts.allow_short
         ):
             raise ValueError(
                 f"prompts.total ({total}) is more than the sources' takes together ({sum(takes)}); "
-                f"take more, or set prompts.allow_short: true"
+                f"take more, name prompts.fill, or set prompts.allow_short: true"
             )
         return self
 
@@ -304,7 +305,7 @@ class Config(Section):
         if self.prompts.total is None and len(numeric) < len(self.sources):
             return 32
         wanted = takes if self.prompts.total is None else self.prompts.total
-        if len(numeric) == len(self.sources):
+        if len(numeric) == len(self.sources) and not self.prompts.fill:
             wanted = min(wanted, takes)
         return -(-wanted // (self.chunks.size or 500))
 
