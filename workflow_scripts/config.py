@@ -305,12 +305,12 @@ class Config(Section):
             total is not None
             and len(takes) == len(self.sources)
             and total > sum(takes)
-            and not self.prompts.allow_short
             and not self.prompts.fill
+            and not self.prompts.allow_short
         ):
             raise ValueError(
                 f"prompts.total ({total}) is more than the sources' takes together ({sum(takes)}); "
-                f"take more, fill up (prompts.fill), or set prompts.allow_short: true"
+                f"take more, name prompts.fill, or set prompts.allow_short: true"
             )
         return self
 

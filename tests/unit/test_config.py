@@ -33,7 +33,7 @@ def with_changes(changes: dict[str, Any]) -> dict[str, Any]:
     ("changes", "line"),
     [
         ({"nmae": "x"}, "my.yaml: nmae: unknown key; did you mean name? allowed here: name, results, sources"),
-        ({"sources.a.pth": "x"}, "my.yaml: sources.a.pth: unknown key; did you mean path? allowed here: path, shape"),
+        ({"sources.a.pth": "x"}, "my.yaml: sources.a.pth: unknown key; did you mean path? allowed here: path, dataset"),
         ({"name": "My run"}, "my.yaml: name: 'My run' is not allowed; allowed: lower-case letters, digits and _"),
         (
             {"sources.A-b": {"path": "x", "shape": "messages"}},
@@ -56,6 +56,26 @@ def with_changes(changes: dict[str, Any]) -> dict[str, Any]:
         ({"smapling": {}}, "my.yaml: smapling: unknown key; did you mean sampling? allowed here: name, results"),
         ({"model": {}}, "my.yaml: model.path: is missing"),
         ({"model": "org/model"}, "my.yaml: model: 'org/model' should be a valid dictionary"),
+        ({"sources.a": {"shape": "auto"}}, "my.yaml: sources.a: give one of `path` (local files), `dataset` (the hub)"),
+        (
+            {"sources.a": {"path": "a", "dataset": "org/a"}},
+            "my.yaml: sources.a: give one of `path` (local files), `dataset` (the hub)",
+        ),
+        (
+            {"sources.a": {"path": "a", "split": "train"}},
+            "my.yaml: sources.a: `split` is for datasets of the hub; with `path` leave it out",
+        ),
+        (
+            {"sources.a": {"dataset": "org/a", "split": "train", "files": ["*.json"]}},
+            "my.yaml: sources.a: give `files`, or `config` and `split`, not both",
+        ),
+        (
+            {"sources.a": {"dataset": "infinity"}},
+            "my.yaml: sources.a.dataset: 'infinity' is not allowed; allowed: owner/name, as on the hub",
+        ),
+        ({"sources.a": {"dataset": "org/a", "config": 625}}, "my.yaml: sources.a.config: 625 should be a valid string"),
+        ({"sources.a": {"use": "infinty"}}, "my.yaml: sources.a.use: 'infinty' is not in the catalogue; did you mean"),
+        ({"prompts.fill": ["openorka"]}, "my.yaml: prompts.fill: 'openorka' is not in the catalogue; did you mean"),
         ({"chunks": {"size": 5, "count": 2}}, "my.yaml: chunks: give `size` or `count`, not both"),
         ({"prompts.total": 11}, "my.yaml: prompts.total (11) is more than the sources' takes together (10)"),
         ({"sampling.temperature": "hot"}, "my.yaml: sampling.temperature: 'hot' should be a valid number"),
@@ -104,7 +124,7 @@ def test_paths_below_home_are_taken_there(monkeypatch: pytest.MonkeyPatch) -> No
 def test_all_mistakes_are_told_at_once() -> None:
     with pytest.raises(PlainError) as caught:
         config.parse({"name": "X", "sources": {"a": {}}, "modle": {}}, "c")
-    assert len(str(caught.value).splitlines()) == 5
+    assert len(str(caught.value).splitlines()) == 4
 
 
 def test_a_prefix_beside_a_protected_one_is_fine() -> None:
@@ -127,6 +147,7 @@ def test_a_prefix_beside_a_protected_one_is_fine() -> None:
         ({"sources.a.take": "all", "prompts.total": 1000}, 2),
         ({"prompts.total": 6, "chunks.size": 3}, 2),
         ({"prompts": {"total": 60, "allow_short": True}, "chunks.size": 3}, 4),
+        ({"prompts": {"total": 60, "fill": ["openorca"]}, "chunks.size": 3}, 20),
     ],
 )
 def test_the_number_of_chunks_follows_from_the_config(changes: dict[str, Any], count: int) -> None:
@@ -149,7 +170,7 @@ def test_the_committed_schema_is_the_types() -> None:
 def test_the_config_readme_explains_every_key() -> None:
     text = (ROOT / "config" / "README.md").read_text()
     explained = set(re.findall(r"`([a-z_.]+)`", text))
-    models: list[type[config.Section]] = [config.Config, *config.Section.__subclasses__()]
+    models: list[type[config.Section]] = [*config.Section.__subclasses__(), *config.Reading.__subclasses__()]
     for model in models:
         for field in model.model_fields:
             assert any(field in key.split(".") for key in explained), (model.__name__, field)

@@ -1,5 +1,6 @@
 """Each dataset becomes one normalized shard of prompts.
 
+catalogue     the known datasets, and what `use` in a config stands for
 readers       which files a pattern names; a file's rows
 json_rows     JSON lines and JSON arrays, plain, gzip or zstd
 parquet_rows  Parquet
