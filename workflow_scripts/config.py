@@ -104,20 +104,12 @@ class Source(Reading):
     take: Count | Literal["all"] = Field("all", description="prompts wanted; `all` takes every usable one")
     substitutes: dict[Name, Reading] = Field(
         default_factory=dict,
-        description="catalogue entries, in order, where this one can't be read or falls short; a list of names will do",
+        description="other sources or catalogue entries, in order, for where this one can't be read or falls short",
     )
 
-    @field_validator("substitutes")
-    @classmethod
-    def _of_the_hub(cls, readings: dict[str, Reading]) -> dict[str, Reading]:
-        return _check_hub(readings)
-
-
-def _check_hub(readings: dict[str, Reading]) -> dict[str, Reading]:
-    for name, reading in readings.items():
-        if reading.dataset is None:
-            raise ValueError(f"{name}: only datasets of the hub can stand in; make local files a source")
-    return readings
+    def reading(self) -> Reading:
+        """The source without what the mix wants of it."""
+        return Reading(**{key: getattr(self, key) for key in Reading.model_fields})
 
 
 class Dedupe(Section):
@@ -132,16 +124,11 @@ class Prompts(Section):
     total: Count | None = Field(None, description="prompts wanted in all; scales the takes down where it is less")
     fill: dict[Name, Reading] = Field(
         default_factory=dict,
-        description="catalogue entries that, in order, fill up to the total; a list of names will do",
+        description="sources or catalogue entries that, in order, fill up to the total",
     )
     allow_short: bool = Field(False, description="go on where the sources hold fewer prompts than asked")
     dedupe: Dedupe = Field(default_factory=Dedupe)
     seed: Seed = Field(0, description="decides which rows are drawn, and their order")
-
-    @field_validator("fill")
-    @classmethod
-    def _of_the_hub(cls, readings: dict[str, Reading]) -> dict[str, Reading]:
-        return _check_hub(readings)
 
 
 class Chunks(Section):
@@ -316,17 +303,13 @@ class Config(Section):
 
     def _check_stand_ins(self) -> None:
         """A manifest tells shards by name, so that one name must mean one dataset, read in one way."""
-        known = {
-            name: Reading(**{key: getattr(source, key) for key in Reading.model_fields})
-            for name, source in self.sources.items()
-        }
+        known = {name: source.reading() for name, source in self.sources.items()}
         for readings in [*(source.substitutes for source in self.sources.values()), self.prompts.fill]:
             for name, reading in readings.items():
+                if name not in self.sources and reading.dataset is None:
+                    raise ValueError(f"{name!r} stands in with local files: make it a source, and name that")
                 if known.setdefault(name, reading) != reading:
-                    raise ValueError(
-                        f"{name!r} means two datasets, or one read in two ways: name the source differently, or give "
-                        f"the stand-in the same values"
-                    )
+                    raise ValueError(f"{name!r} means two datasets, or one read in two ways; give one another name")
 
     def chunk_count(self) -> int:
         """The number of chunks, known before any source is read."""

@@ -110,7 +110,11 @@ def run_identity(config: Config, found: dict[str, list[dict[str, Any]]], hashes:
     sources = [[name, _source_identity(source, found[name])] for name, source in config.sources.items()]
     # `allow_short` lets a run go on; it decides nothing about what the run holds.
     deciding = config.model_copy(update={"prompts": config.prompts.model_copy(update={"allow_short": False})})
-    sections = deciding.model_dump(exclude_defaults=True, include={"name", "prompts", "chunks", "sampling"})
+    sections = deciding.model_dump(
+        exclude_defaults=True,
+        include={"name", "prompts", "chunks", "sampling"},
+        exclude={"prompts": {"fill": {"__all__": {"path"}}}},
+    )
     return sections | {
         "sources": sources,
         "model": model_identity(config.model.path, config.model.revision, hashes),
@@ -120,7 +124,9 @@ def run_identity(config: Config, found: dict[str, list[dict[str, Any]]], hashes:
 
 def _source_identity(source: Source, found: list[dict[str, Any]]) -> dict[str, Any]:
     """What of a source is in RUN: all that it says but where its local files lie; their content instead."""
-    said = source.model_dump(exclude_defaults=True, exclude={"path", "use"})
+    said = source.model_dump(
+        exclude_defaults=True, exclude={"path": True, "use": True, "substitutes": {"__all__": {"path"}}}
+    )
     return said | ({"files": found} if source.path is not None else {})
 
 

@@ -177,13 +177,13 @@ def test_every_unknown_name_is_one_line() -> None:
     meant = "infinity_instruct or infinity_instruct_gen or infinity_instruct_7m"
     assert lines[0].startswith("my.yaml: sources.a.use: 'infinty' is not in the catalogue; did you mean infinity_inst")
     assert (
-        lines[1] == f"my.yaml: sources.b.substitutes: 'tool_ace' is not in the catalogue; did you mean toolace? {how}"
-    )
-    assert (
-        lines[2]
+        lines[1]
         == f"my.yaml: sources.c.use: 'BAAI/infinity-instruct' is not in the catalogue; did you mean {meant}? {how}"
     )
-    assert lines[3] == f"my.yaml: sources.d.use: 'qqqqqq' is not in the catalogue; {how}"
+    assert lines[2] == f"my.yaml: sources.d.use: 'qqqqqq' is not in the catalogue; {how}"
+    assert (
+        lines[3] == f"my.yaml: sources.b.substitutes: 'tool_ace' is not in the catalogue; did you mean toolace? {how}"
+    )
     assert lines[4].startswith("my.yaml: prompts.fill: 'Open-Orca' is not in the catalogue; did you mean openorca")
     assert len(lines) == 5
 
@@ -276,3 +276,13 @@ def test_the_command_lists_all_and_shows_one(
     assert "dataset: Salesforce/xlam-function-calling-60k" in shown and "quirks:" in shown
     with pytest.raises(PlainError, match=r"^'xlm' is not in the catalogue; did you mean xlam"):
         run_main(monkeypatch, "xlm")
+
+
+def test_a_name_of_an_own_source_means_that_source() -> None:
+    own = {"path": "mine.jsonl", "shape": "messages", "take": 5}
+    values = {"sources": {"openorca": own, "b": {"use": "toolace", "substitutes": ["openorca", "xlam"]}}}
+    expanded = expand(values | {"prompts": {"fill": ["openorca"]}}, "my.yaml")
+    reading = {"path": "mine.jsonl", "shape": "messages"}
+    assert expanded["sources"]["b"]["substitutes"] == {"openorca": reading, "xlam": ENTRIES["xlam"].read}
+    assert expanded["prompts"]["fill"] == {"openorca": reading}
+    assert expand(expanded, "my.yaml") == expanded

@@ -15,6 +15,7 @@ from workflow_scripts.jobs import run_job, say
 
 PATH = Path(__file__).with_name("catalogue.yaml")
 HOW_TO_LIST = "`uv run python -m workflow_scripts.sources.catalogue` lists what is"
+NOT_READING = ("use", "take", "substitutes")  # what a source says beside how its rows are read
 OF_HUB = ("dataset", "config", "split", "revision", "files")
 
 
@@ -58,19 +59,28 @@ def expand(values: dict[str, Any], where: str) -> dict[str, Any]:
     """The config's values with every catalogue name replaced by what it stands for.
 
     `sources.NAME.use`: the entry's values, under those that the config gives. `substitutes` and `prompts.fill`, lists
-    of names, become mappings of names to values. PlainError for a name that the catalogue does not have. Expanded
-    values expand to themselves; what has the wrong type stays, for the typed config to refuse.
+    of names, become mappings of names to values; a name of one of the config's own sources means that one. PlainError
+    for a name that is neither. Expanded values expand to themselves; what has the wrong type stays, for the typed
+    config to refuse.
     """
     problems: list[str] = []
     expanded = dict(values)
     sources, prompts = values.get("sources"), values.get("prompts")
+    own: dict[str, dict[str, Any]] = {}
     if isinstance(sources, dict):
         expanded["sources"] = {
             name: _source(source, f"{where}: sources.{name}", problems) if isinstance(source, dict) else source
             for name, source in sources.items()
         }
+        for name, source in expanded["sources"].items():
+            if isinstance(source, dict):
+                own[name] = {key: value for key, value in source.items() if key not in NOT_READING}
+        for name, source in expanded["sources"].items():
+            if isinstance(source, dict) and "substitutes" in source:
+                place = f"{where}: sources.{name}.substitutes"
+                source["substitutes"] = _listed(source["substitutes"], own, place, problems)
     if isinstance(prompts, dict) and "fill" in prompts:
-        expanded["prompts"] = prompts | {"fill": _listed(prompts["fill"], f"{where}: prompts.fill", problems)}
+        expanded["prompts"] = prompts | {"fill": _listed(prompts["fill"], own, f"{where}: prompts.fill", problems)}
     if problems:
         raise PlainError("\n".join(problems))
     return expanded
@@ -78,8 +88,6 @@ def expand(values: dict[str, Any], where: str) -> dict[str, Any]:
 
 def _source(source: dict[str, Any], where: str, problems: list[str]) -> dict[str, Any]:
     source = dict(source)
-    if "substitutes" in source:
-        source["substitutes"] = _listed(source["substitutes"], f"{where}.substitutes", problems)
     name = source.get("use")
     if not isinstance(name, str):
         return source
@@ -111,12 +119,15 @@ def _under(read: dict[str, Any], source: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _listed(names: Any, where: str, problems: list[str]) -> Any:
-    """A list of entries' names as a mapping of names to values; anything else as it is."""
+def _listed(names: Any, own: dict[str, dict[str, Any]], where: str, problems: list[str]) -> Any:
+    """A list of sources' and entries' names as a mapping of names to values; anything else as it is."""
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return names
     readings = {}
     for name in names:
+        if name in own:
+            readings[name] = copy.deepcopy(own[name])
+            continue
         entry = _entry(name, where, problems)
         if entry is None:
             continue
