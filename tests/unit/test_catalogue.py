@@ -281,8 +281,8 @@ def test_the_command_lists_all_and_shows_one(
 def test_a_name_of_an_own_source_means_that_source() -> None:
     own = {"path": "mine.jsonl", "shape": "messages", "take": 5}
     values = {"sources": {"openorca": own, "b": {"use": "toolace", "substitutes": ["openorca", "xlam"]}}}
-    expanded = expand(values | {"prompts": {"fill": ["openorca"]}}, "my.yaml")
+    expanded = catalogue.expand(values | {"prompts": {"fill": ["openorca"]}}, "my.yaml")
     reading = {"path": "mine.jsonl", "shape": "messages"}
     assert expanded["sources"]["b"]["substitutes"] == {"openorca": reading, "xlam": ENTRIES["xlam"].read}
     assert expanded["prompts"]["fill"] == {"openorca": reading}
-    assert expand(expanded, "my.yaml") == expanded
+    assert catalogue.expand(expanded, "my.yaml") == expanded

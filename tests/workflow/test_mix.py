@@ -3,6 +3,8 @@
 from collections import Counter
 from typing import Any
 
+import polars as pl
+
 from tests.standin.project import Project
 from workflow_scripts import files
 
@@ -82,3 +84,22 @@ def test_several_samples_of_each_prompt(fresh: Project) -> None:
     fresh.config["sources"]["chats"]["take"] = 3
     fresh.finish()
     assert len(fresh.requests()) == 30 and set(Counter(fresh.requests()).values()) == {2}
+
+
+def test_what_falls_short_is_made_up_for_by_its_substitutes_and_the_rest_by_fill(fresh: Project) -> None:
+    more = [{"prompt": f"More {n}?", "response": "Old."} for n in range(10)]
+    fresh.write_rows("more", [*more, {"prompt": "Question 3?", "response": "Old."}])
+    fresh.config["sources"] |= {"more": {"path": "data/more.jsonl", "shape": "prompt_response", "take": 1}}
+    fresh.config["sources"]["questions"] |= {"take": 15, "substitutes": ["more"]}
+    fresh.config["sources"]["chats"] |= {"take": 8}
+    fresh.config["prompts"] = {"total": 28, "fill": ["more", "chats"]}
+    result = fresh.finish()
+    account = files.read_json(fresh.made.manifest_json)
+    by_source = {row["source"]: row for row in account["sources"]}
+    assert (by_source["questions"]["own"], by_source["questions"]["substituted"]) == (12, {"more": 3})
+    assert (by_source["chats"]["own"], by_source["more"]["own"]) == (8, 1)
+    assert account["filled"] == {"more": 4} and account["taken"] == 28
+    assert result.lines("questions fell short: 12 of 15; the rest: 3 from more")
+    assert "  more stands in " in result.output and "more fills up " in result.output
+    counts = pl.read_parquet(fresh.made.manifest)["source"].value_counts()
+    assert dict(counts.iter_rows()) == {"questions": 12, "chats": 8, "more": 8}
