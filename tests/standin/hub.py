@@ -48,6 +48,9 @@ class Asked:
     sent: int = 0  # bytes of a file
 
 
+FAULT, ASKED = web.RequestKey("fault", Fault), web.RequestKey("asked", Asked)
+
+
 @dataclass
 class Repository:
     """Commits by their hash, branches by name; `gate` and `private` are the tokens that open it."""
@@ -90,11 +93,11 @@ class Hub:
             authorized = "Authorization" in request.headers
             asked = Asked(origin, request.method, request.path, request.headers.get("Range"), authorized)
             self.log.append(asked)
-            request["asked"], request["fault"] = asked, self._fault(request)
-            if request["fault"].status is not None:
-                response: web.StreamResponse = web.Response(
-                    status=request["fault"].status, headers=request["fault"].headers
-                )
+            fault = self._fault(request)
+            request[ASKED], request[FAULT] = asked, fault
+            response: web.StreamResponse
+            if fault.status is not None:
+                response = web.Response(status=fault.status, headers=fault.headers)
             else:
                 response = await handler(request)
             asked.status = response.status
@@ -205,7 +208,7 @@ def _entry(path: str, data: bytes) -> dict[str, Any]:
 
 async def _send(request: web.Request, data: bytes, headers: dict[str, str]) -> web.StreamResponse:
     """A file, or a range of it, with the faults that this request is to meet."""
-    fault, asked, status, start = request["fault"], request["asked"], 200, 0
+    fault, asked, status, start = request[FAULT], request[ASKED], 200, 0
     wanted = re.fullmatch(r"bytes=(\d+)-", request.headers.get("Range", ""))
     if wanted and not fault.whole:
         start, status = int(wanted[1]), 206
@@ -239,10 +242,10 @@ def running_hub() -> Iterator[Hub]:
     loop, ready = asyncio.new_event_loop(), threading.Event()
 
     async def serve() -> list[web.AppRunner]:
-        runners = [web.AppRunner(hub.app(origin), access_log=None) for origin in ("hub", "store")]
+        runners = [web.AppRunner(hub.app(origin), access_log=None, shutdown_timeout=0.1) for origin in ("hub", "store")]
         for runner, each in zip(runners, sockets, strict=True):
             await runner.setup()
-            await web.SockSite(runner, each, shutdown_timeout=0.1).start()
+            await web.SockSite(runner, each).start()
         return runners
 
     def run() -> None:

@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -16,13 +17,15 @@ import httpx2
 import huggingface_hub
 import yaml
 from huggingface_hub import constants, errors
-from huggingface_hub.utils import parse_ratelimit_headers
-from huggingface_hub.utils.tqdm import disable_progress_bars
+from huggingface_hub.utils._http import hf_raise_for_status
 
 from workflow_scripts.errors import PlainError
 from workflow_scripts.sources import layout, readers
 
 COMMIT = re.compile("[0-9a-f]{40}")
+HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+# `ratelimit: "api";r=0;t=55`: no request is left, and there are 55 seconds to the next window (the IETF's draft).
+RATE_LIMIT = re.compile(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d+)")
 CARDS = ("README.md", ".huggingface.yaml")  # the later one's keys win, as in `datasets`
 TIMEOUT = 30.0  # seconds of silence
 WAITS = (1.0, 2.0, 4.0, 8.0)  # seconds before the second try, the third, ...
@@ -75,7 +78,6 @@ def resolve(
     Unavailable if the dataset is gated, missing, or nothing but a script. PlainError if there is no such revision,
     config, split or file, with what there is; and if the hub can't be reached or keeps failing.
     """
-    disable_progress_bars()  # they are for terminals
     api = huggingface_hub.HfApi(endpoint=endpoint())
     try:
         info = patiently(
@@ -93,7 +95,7 @@ def resolve(
         if files:
             chosen = layout.choose_files(dataset, names, files)
         else:
-            chosen = layout.choose_split(dataset, names, _card(api, dataset, commit, names), config, split)
+            chosen = layout.choose_split(dataset, names, _card(dataset, commit, names), config, split)
     except (OSError, httpx2.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise explained(error, dataset, revision) from error
     return Resolved(dataset, commit, [held[name] for name in chosen])
@@ -102,6 +104,11 @@ def resolve(
 def endpoint() -> str:
     """The hub's address: HF_ENDPOINT as it is now; huggingface_hub reads it when it is imported."""
     return (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
+
+
+def token() -> str | None:
+    """The token that goes to the hub, and nowhere else: HF_TOKEN, or that of `hf auth login`."""
+    return None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else huggingface_hub.get_token()
 
 
 def _list(api: huggingface_hub.HfApi, dataset: str, info: huggingface_hub.DatasetInfo) -> Iterable[HubFile]:
@@ -117,9 +124,12 @@ def _list(api: huggingface_hub.HfApi, dataset: str, info: huggingface_hub.Datase
 
 
 def _checked(file: HubFile) -> HubFile:
-    """The file, if its name can be one: it becomes a name on this machine's disk."""
+    """The file, if its name and hashes can be such: they become names on this machine's disk."""
     if any(part in ("", ".", "..") for part in file.path.split("/")) or not file.path.isprintable():
-        raise ValueError(f"it names a file {file.path!r}")
+        raise ValueError(f"it lists a file {file.path!r}")
+    for digest in (file.sha256, file.blob_id):
+        if digest is not None and HASH.fullmatch(digest) is None:
+            raise ValueError(f"it lists {file.path} with the hash {digest!r}")
     return file
 
 
@@ -141,17 +151,13 @@ def _check_access(api: huggingface_hub.HfApi, dataset: str, commit: str, names: 
     patiently(lambda: api.get_hf_file_metadata(url=url, timeout=TIMEOUT))
 
 
-def _card(api: huggingface_hub.HfApi, dataset: str, commit: str, names: list[str]) -> dict[str, Any]:
+def _card(dataset: str, commit: str, names: list[str]) -> dict[str, Any]:
     """The YAML of the dataset's card at the commit; empty without one."""
     card: dict[str, Any] = {}
     for name in CARDS:
         if name not in names:
             continue
-
-        def download(name: str = name) -> str:
-            return api.hf_hub_download(dataset, name, repo_type="dataset", revision=commit, etag_timeout=TIMEOUT)
-
-        text = Path(patiently(download)).read_text(encoding="utf-8", errors="replace")
+        text = patiently(partial(_text, dataset, commit, name))
         if name.endswith(".md"):
             block = re.match(r"\s*---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(\r?\n|$)", text, re.DOTALL)
             text = block[1] if block else ""
@@ -165,6 +171,15 @@ def _card(api: huggingface_hub.HfApi, dataset: str, commit: str, names: list[str
         if isinstance(value, dict):
             card.update(value)
     return card
+
+
+def _text(dataset: str, commit: str, name: str) -> str:
+    # Not huggingface_hub's own download: it has a cache to fall back on, and tries of its own, for minutes.
+    url = huggingface_hub.hf_hub_url(dataset, name, repo_type="dataset", revision=commit, endpoint=endpoint())
+    headers = {} if token() is None else {"Authorization": f"Bearer {token()}"}
+    response = huggingface_hub.get_session().get(url, headers=headers, timeout=TIMEOUT)
+    hf_raise_for_status(response)
+    return response.content.decode("utf-8", "replace")
 
 
 def patiently(call: Callable[[], Answer]) -> Answer:
@@ -184,11 +199,9 @@ def patiently(call: Callable[[], Answer]) -> Answer:
 
 def is_passing(error: Exception) -> bool:
     """Whether a later try may do better: timeouts, connections that fail, 429 and 5xx."""
-    if isinstance(error, errors.LocalEntryNotFoundError):  # huggingface_hub wraps what the hub said into it
-        return error.__cause__ is None or (isinstance(error.__cause__, Exception) and is_passing(error.__cause__))
     if isinstance(error, errors.HfHubHTTPError):
         return error.response.status_code in (408, 425, 429) or error.response.status_code >= 500
-    return isinstance(error, httpx2.TransportError)
+    return isinstance(error, httpx2.TransportError) and not isinstance(error, httpx2.UnsupportedProtocol)
 
 
 def asked_pause(error: Exception) -> float | None:
@@ -202,24 +215,24 @@ def pause_of(response: httpx2.Response) -> float | None:
     after = response.headers.get("Retry-After", "").strip()
     if after.isdigit():
         return float(after)
-    limit = parse_ratelimit_headers(response.headers)
-    return float(limit.reset_in_seconds) if limit is not None and limit.remaining == 0 else None
+    limit = RATE_LIMIT.search(response.headers.get("ratelimit", ""))
+    return float(limit[1]) if limit else None
 
 
 def explained(error: Exception, dataset: str, revision: str | None = None) -> PlainError:
     """What the hub's refusal or failure means, and what to do. Unavailable only if a later try won't do better."""
-    if isinstance(error, errors.LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
-        error = error.__cause__
     if isinstance(error, errors.GatedRepoError):
         page = f"https://huggingface.co/datasets/{dataset}"
         line = f"{dataset} is gated: accept its terms at {page}, then set HF_TOKEN"
-        if huggingface_hub.get_token():
+        if token() is not None:
             status = error.response.status_code
             line = f"{dataset} is gated, and your token was refused ({status}): accept the terms at {page} with the "
             line += "account of that token"
         return Unavailable("gated", line)
     if isinstance(error, errors.RevisionNotFoundError):
         return PlainError(f"{dataset} has no revision {revision!r}; give a branch, a tag or a full commit")
+    if isinstance(error, errors.RemoteEntryNotFoundError):
+        return PlainError(f"{dataset} does not hold a file that it lists. Run the same line again later")
     if isinstance(error, errors.RepositoryNotFoundError):
         return Unavailable(
             "missing",

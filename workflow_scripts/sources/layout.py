@@ -18,9 +18,8 @@ Splits = dict[str, list[str]]
 
 # Endings of rows in kinds of files that are not read. They count when splits are looked for, so that a repository of
 # train.csv and test.jsonl does not pass for one that has a test split only.
-UNREAD = frozenset(
-    "csv tsv arrow feather avro orc xml h5 hdf5 lance pkl pickle npy npz zip tar tgz 7z bz2 xz lz4 gz zst".split()
-)
+UNREAD = {"csv", "tsv", "arrow", "feather", "avro", "orc", "lance", "xml", "h5", "hdf5", "npy", "npz", "pkl", "pickle"}
+UNREAD |= {"zip", "tar", "tgz", "7z", "bz2", "xz", "lz4", "gz", "zst"}
 SHOWN = 10  # names in a message
 ENDINGS = ", ".join((*readers.PARQUET, *readers.JSON))
 
@@ -124,18 +123,17 @@ def _splits(dataset: str, names: list[str], config: dict[str, Any]) -> Splits:
 @contextmanager
 def _as_folder(names: Iterable[str]) -> Iterator[str]:
     """A folder in memory, as fsspec's URL, with empty files of these names; only those that may hold rows."""
-    import fsspec
+    from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
-    memory = fsspec.filesystem("memory")
     root = f"/{uuid.uuid4().hex}"
-    held = [name for name in names if may_hold_rows(name)]
-    memory.makedirs(root)
-    for name in held:
-        memory.pipe_file(f"{root}/{name}", b"")
+    # Into its store directly: its own ways to write and delete look through all files for each.
+    held = {f"{root}/{name}": MemoryFile(path=f"{root}/{name}") for name in names if may_hold_rows(name)}
+    MemoryFileSystem.store.update(held)
     try:
         yield f"memory:/{root}"
     finally:
-        memory.rm(root, recursive=True)
+        for path in held:
+            del MemoryFileSystem.store[path]
 
 
 def _matches(dataset: str, pattern: str, folder: str, base: str | None = None) -> list[str]:
