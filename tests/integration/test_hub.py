@@ -184,6 +184,46 @@ class TestConfigsAndSplits:
         assert len(served.asked("/tree/")) == 1
 
 
+# By name: what a repository holds, and the configs to ask for.
+LAYOUTS: dict[str, tuple[list[str], list[str | None]]] = {
+    "o/shards": (["data/train-00000-of-00001.jsonl", "data/odd-00000-of-00001.jsonl", "data/other.jsonl"], [None]),
+    "o/words": (["train.jsonl", "sub/dev-1.jsonl", "my_test_1.jsonl", "contest.jsonl", "trained.jsonl"], [None]),
+    "o/folders": (["train/a.jsonl", "train/train-b.jsonl", "evaluation/c.jsonl", "d.jsonl"], [None]),
+    "o/one": (["deep/er/rows.jsonl.gz"], [None]),
+    "o/all": (["a.jsonl", "b/c.jsonl", ".hidden/d.jsonl", "__special__/e.jsonl", "config.json", "LICENSE"], [None]),
+    "o/card": (list(MIXED), [None, "chat", "lines"]),
+}
+LOOK = """
+import json, sys
+from datasets import load_dataset_builder
+for name, commit, configs in json.load(sys.stdin):
+    for config in configs:
+        splits = load_dataset_builder(name, config, revision=commit).config.data_files
+        names = {str(split): sorted({url.split("@")[1].split("/", 1)[1] for url in splits[split]}) for split in splits}
+        print(json.dumps([name, config, names]))
+"""
+
+
+def test_splits_are_those_of_datasets(served: Hub, tmp_path: Path) -> None:
+    """Where `datasets` itself reads a repository, it finds the same splits and files."""
+    asked = []
+    for name, (held, configs) in LAYOUTS.items():
+        card = {"README.md": CONFIGS % b"\n  default: true"} if name == "o/card" else {}
+        asked.append((name, served.commit(name, dict.fromkeys(held, SMALL) | card), configs))
+    environ = os.environ | {"HF_HOME": str(tmp_path / "hf-home"), "HF_UPDATE_DOWNLOAD_COUNTS": "0"}
+    looked = subprocess.run(
+        [sys.executable, "-c", LOOK], input=json.dumps(asked), env=environ, capture_output=True, text=True, check=True
+    )
+    found = [json.loads(line) for line in looked.stdout.splitlines()]
+    assert len(found) == sum(len(configs) for _, _, configs in asked)
+    for name, config, splits in found:
+        for split, names in splits.items():
+            assert paths(resolve(name, config, split)) == names
+        with pytest.raises(PlainError) as error:
+            resolve(name, config, "none")
+        assert message(error).endswith(f"has no split 'none'; it has {', '.join(splits)}")
+
+
 class TestWhatIsNotToBeHad:
     def test_gated(self, served: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
         served.commit("o/d", {"train.jsonl": SMALL})

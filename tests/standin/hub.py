@@ -48,6 +48,14 @@ class Asked:
     sent: int = 0  # bytes of a file
 
 
+class Refused(Exception):
+    """An answer other than what was asked for; `code` says why, as the real hub does."""
+
+    def __init__(self, status: int, headers: dict[str, str] | None = None, code: str | None = None) -> None:
+        self.status = status
+        self.headers = dict(headers or {}) | ({"X-Error-Code": code, "X-Error-Message": code} if code else {})
+
+
 FAULT, ASKED = web.RequestKey("fault", Fault), web.RequestKey("asked", Asked)
 
 
@@ -96,10 +104,12 @@ class Hub:
             fault = self._fault(request)
             request[ASKED], request[FAULT] = asked, fault
             response: web.StreamResponse
-            if fault.status is not None:
-                response = web.Response(status=fault.status, headers=fault.headers)
-            else:
+            try:
+                if fault.status is not None:
+                    raise Refused(fault.status, fault.headers)
                 response = await handler(request)
+            except Refused as refused:
+                response = web.json_response({}, status=refused.status, headers=refused.headers)
             asked.status = response.status
             return response
 
@@ -111,8 +121,9 @@ class Hub:
         app.router.add_get(repository, self._info)
         app.router.add_get(repository + "/revision/{revision}", self._info)
         app.router.add_get(repository + "/tree/{revision}", self._tree)
-        app.router.add_get("/datasets/{owner}/{name}/resolve/{revision}/{path:.*}", self._resolve)
-        app.router.add_get("/api/resolve-cache/datasets/{owner}/{name}/{revision}/{path:.*}", self._cached)
+        app.router.add_get(repository + "/tree/{revision}/{path:.*}", self._tree)
+        for start in ("/datasets/{owner}/{name}/resolve", "/api/resolve-cache/datasets/{owner}/{name}"):
+            app.router.add_get(start + "/{revision}/{path:.*}", self._resolve)
         return app
 
     def _fault(self, request: web.Request) -> Fault:
@@ -122,68 +133,63 @@ class Hub:
                 return fault
         return Fault("")
 
-    def _open(self, request: web.Request, content: bool) -> tuple[Repository, str] | web.Response:
-        """The repository and the commit that a request is about, or why it can't have them."""
-        name = f"{request.match_info['owner']}/{request.match_info['name']}"
+    def _open(self, request: web.Request, content: bool) -> tuple[str, dict[str, bytes], Repository]:
+        """The commit that a request is about, with its files; Refused if they are not for the one who asks."""
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        repository = self.repositories.get(name)
+        repository = self.repositories.get(_name(request))
         if repository is None or (repository.private and token != repository.private):
-            return _refusal(404 if token else 401, "RepoNotFound")
+            raise Refused(404 if token else 401, code="RepoNotFound")
         if content and repository.gate and token != repository.gate:
-            return _refusal(403 if token else 401, "GatedRepo")
+            raise Refused(403 if token else 401, code="GatedRepo")
         revision = request.match_info.get("revision", "main")
         commit = repository.branches.get(revision, revision)
-        return (repository, commit) if commit in repository.commits else _refusal(404, "RevisionNotFound")
+        if commit not in repository.commits:
+            raise Refused(404, code="RevisionNotFound")
+        return commit, repository.commits[commit], repository
 
     async def _info(self, request: web.Request) -> web.Response:
-        opened = self._open(request, content=False)
-        if isinstance(opened, web.Response):
-            return opened
-        repository, commit = opened
+        commit, held, repository = self._open(request, content=False)
         siblings = []
-        for path, data in repository.commits[commit].items():
+        for path, data in held.items():
             entry = _entry(path, data)
             sibling = {"rfilename": path, "size": len(data), "blobId": entry["oid"]}
             if "lfs" in entry:
                 sibling["lfs"] = {"sha256": entry["lfs"]["oid"], "size": len(data), "pointerSize": 130}
             siblings.append(sibling)
         gated = "manual" if repository.gate else False
-        return web.json_response({"id": "o/n", "sha": commit, "gated": gated, "tags": [], "siblings": siblings})
+        answer = {"id": _name(request), "sha": commit, "gated": gated, "tags": [], "siblings": siblings}
+        return web.json_response(answer)
 
     async def _tree(self, request: web.Request) -> web.Response:
-        opened = self._open(request, content=False)
-        if isinstance(opened, web.Response):
-            return opened
-        repository, commit = opened
-        return web.json_response([_entry(path, data) for path, data in repository.commits[commit].items()])
+        """What is in a folder, or in all below it: files, and folders."""
+        _, held, _ = self._open(request, content=False)
+        folder = request.match_info.get("path", "")
+        start, entries = folder and folder + "/", {}
+        for path, data in held.items():
+            if path.startswith(start):
+                for end in (at for at, letter in enumerate(path) if letter == "/" and at > len(start)):
+                    entries[path[:end]] = {"type": "directory", "path": path[:end], "size": 0, "oid": "0" * 40}
+                entries[path] = _entry(path, data)
+        if folder and not entries:
+            raise Refused(404, code="EntryNotFound")
+        deep = request.query.get("recursive") == "true"
+        return web.json_response([entries[path] for path in entries if deep or "/" not in path.removeprefix(start)])
 
     async def _resolve(self, request: web.Request) -> web.StreamResponse:
-        opened = self._open(request, content=True)
-        if isinstance(opened, web.Response):
-            return opened
-        repository, commit = opened
-        data = repository.commits[commit].get(request.match_info["path"])
-        if data is None:
-            return _refusal(404, "EntryNotFound")
-        entry = _entry("", data)
+        commit, held, _ = self._open(request, content=True)
+        path = request.match_info["path"]
+        if path not in held:
+            raise Refused(404, code="EntryNotFound")
+        data, entry = held[path], _entry(path, held[path])
         etag = entry["lfs"]["oid"] if "lfs" in entry else entry["oid"]
         headers = {"X-Repo-Commit": commit, "X-Linked-Etag": f'"{etag}"', "X-Linked-Size": str(len(data))}
         if "lfs" in entry:
             headers["Location"] = f"http://127.0.0.1:{self.store_port}/{etag}?signature=s"
             return web.Response(status=302, headers=headers)
-        if self.cache_redirect:
-            name = f"{request.match_info['owner']}/{request.match_info['name']}"
-            headers["Location"] = f"/api/resolve-cache/datasets/{name}/{commit}/{request.match_info['path']}"
+        if self.cache_redirect and "resolve-cache" not in request.path:
+            headers["Location"] = f"/api/resolve-cache/datasets/{_name(request)}/{commit}/{path}"
             return web.Response(status=307, headers=headers)
         return await _send(request, data, headers | {"ETag": f'"{etag}"'})
-
-    async def _cached(self, request: web.Request) -> web.StreamResponse:
-        opened = self._open(request, content=True)
-        if isinstance(opened, web.Response):
-            return opened
-        repository, commit = opened
-        data = repository.commits[commit][request.match_info["path"]]
-        return await _send(request, data, {"X-Repo-Commit": commit, "ETag": f'"{_entry("", data)["oid"]}"'})
 
     async def _stored(self, request: web.Request) -> web.StreamResponse:
         for repository in self.repositories.values():
@@ -191,11 +197,11 @@ class Hub:
                 for data in held.values():
                     if hashlib.sha256(data).hexdigest() == request.match_info["hash"]:
                         return await _send(request, data, {"ETag": '"of-the-store"'})
-        return web.Response(status=403)
+        raise Refused(403)
 
 
-def _refusal(status: int, code: str) -> web.Response:
-    return web.json_response({"error": code}, status=status, headers={"X-Error-Code": code, "X-Error-Message": code})
+def _name(request: web.Request) -> str:
+    return f"{request.match_info['owner']}/{request.match_info['name']}"
 
 
 def _entry(path: str, data: bytes) -> dict[str, Any]:
@@ -213,7 +219,7 @@ async def _send(request: web.Request, data: bytes, headers: dict[str, str]) -> w
     if wanted and not fault.whole:
         start, status = int(wanted[1]), 206
         if start >= len(data):
-            return web.Response(status=416, headers={"Content-Range": f"bytes */{len(data)}"})
+            raise Refused(416, {"Content-Range": f"bytes */{len(data)}"})
         headers = headers | {"Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"}
     body = data[start:] if fault.short is None else data[start : start + fault.short]
     if fault.garbage:
