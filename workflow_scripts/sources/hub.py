@@ -116,14 +116,14 @@ def _list(api: huggingface_hub.HfApi, dataset: str, info: huggingface_hub.Datase
     if len(siblings) < LISTED_WITH_INFO:
         for file in siblings:
             lfs = file.lfs and file.lfs.sha256
-            yield _checked(HubFile(file.rfilename, file.size or 0, lfs or None, file.blob_id))
+            yield checked(HubFile(file.rfilename, file.size or 0, lfs or None, file.blob_id))
         return
     for entry in api.list_repo_tree(dataset, recursive=True, revision=info.sha, repo_type="dataset"):
         if isinstance(entry, huggingface_hub.RepoFile):
-            yield _checked(HubFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs else None, entry.blob_id))
+            yield checked(HubFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs else None, entry.blob_id))
 
 
-def _checked(file: HubFile) -> HubFile:
+def checked(file: HubFile) -> HubFile:
     """The file, if its name and hashes can be such: they become names on this machine's disk."""
     if any(part in ("", ".", "..") for part in file.path.split("/")) or not file.path.isprintable():
         raise ValueError(f"it lists a file {file.path!r}")
