@@ -1,6 +1,9 @@
 """Each dataset becomes one normalized shard of prompts.
 
 catalogue     the known datasets, and what `use` in a config stands for
+hub           what a repository of the hub holds
+layout        which of its files are a config's and a split's
+download      a file of it, on this machine
 readers       which files a pattern names; a file's rows
 json_rows     JSON lines and JSON arrays, plain, gzip or zstd
 parquet_rows  Parquet
