@@ -89,7 +89,7 @@ def resolve(
         if files
         else layout.choose_split(dataset, names, card, config, split)
     )
-    return Resolved(dataset, commit, [held[name] for name in chosen])
+    return Resolved(dataset, commit, [checked(dataset, held[name]) for name in chosen])
 
 
 def _look_up(dataset: str, revision: str | None) -> tuple[str, dict[str, HubFile]]:
@@ -123,20 +123,20 @@ def _list(api: huggingface_hub.HfApi, dataset: str, info: huggingface_hub.Datase
     if len(siblings) < LISTED_WITH_INFO:
         for file in siblings:
             lfs = file.lfs and file.lfs.sha256
-            yield checked(HubFile(file.rfilename, file.size or 0, lfs or None, file.blob_id))
+            yield HubFile(file.rfilename, file.size or 0, lfs or None, file.blob_id)
         return
     for entry in api.list_repo_tree(dataset, recursive=True, revision=info.sha, repo_type="dataset"):
         if isinstance(entry, huggingface_hub.RepoFile):
-            yield checked(HubFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs else None, entry.blob_id))
+            yield HubFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs else None, entry.blob_id)
 
 
-def checked(file: HubFile) -> HubFile:
+def checked(dataset: str, file: HubFile) -> HubFile:
     """The file, if its name and hashes can be such: they become names on this machine's disk."""
     if any(part in ("", ".", "..") for part in file.path.split("/")) or not file.path.isprintable():
-        raise ValueError(f"it lists a file {file.path!r}")
+        raise PlainError(f"{dataset}: {file.path!r} is no name for a file; choose others as `files`")
     for digest in (file.sha256, file.blob_id):
         if digest is not None and HASH.fullmatch(digest) is None:
-            raise ValueError(f"it lists {file.path} with the hash {digest!r}")
+            raise PlainError(f"{dataset}: {endpoint()} lists {file.path} with {digest!r}, which is no hash")
     return file
 
 
