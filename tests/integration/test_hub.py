@@ -15,6 +15,7 @@ from huggingface_hub import constants
 from tests.standin.hub import Hub, running_hub
 from tests.standin.running import ROOT
 from tests.standin.waiting import until
+from workflow_scripts import files
 from workflow_scripts.errors import PlainError
 from workflow_scripts.sources import download, hub
 from workflow_scripts.sources.hub import HubFile, Resolved, Unavailable
@@ -506,7 +507,7 @@ class TestProcesses:
         lock = tmp_path / "resolved.json"
         lock.write_text(json.dumps(resolved.to_json()))
         environ = os.environ | {"HF_HOME": str(tmp_path / "hf-home")}
-        return subprocess.Popen([sys.executable, "-c", FETCH, str(lock)], cwd=ROOT, env=environ)
+        return subprocess.Popen([sys.executable, "-c", FETCH, str(lock)], cwd=ROOT, env=environ, stdout=subprocess.PIPE)
 
     def test_a_killed_download_goes_on(self, served: Hub, tmp_path: Path) -> None:
         served.commit("o/d", {"train.jsonl": DATA})
@@ -532,4 +533,23 @@ class TestProcesses:
         processes = [self.start(resolved, tmp_path) for _ in range(2)]
         assert [process.wait(100) for process in processes] == [0, 0]
         assert len([asked for asked in served.log if asked.origin == "store"]) == 1
+        assert left_in(tmp_path / "home") == ["train.jsonl"]
+
+    @pytest.mark.parametrize("meanwhile", ["given up", "finished"])
+    def test_what_is_waited_for(self, served: Hub, tmp_path: Path, meanwhile: str) -> None:
+        """The one before may take its part away, or have the file whole: no part is left, and none is lost."""
+        served.commit("o/d", {"train.jsonl": DATA})
+        resolved = resolve()
+        path = fetch(resolved)
+        path.unlink()
+        part = path.with_name("train.jsonl.part")
+        with files.file_lock(part):
+            process = self.start(resolved, tmp_path)
+            assert process.stdout is not None and b"another job is downloading it" in process.stdout.readline()
+            if meanwhile == "finished":
+                path.write_bytes(DATA)
+            else:
+                part.unlink()
+        assert process.wait(100) == 0
+        assert path.read_bytes() == DATA
         assert left_in(tmp_path / "home") == ["train.jsonl"]

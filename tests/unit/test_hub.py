@@ -5,6 +5,7 @@ import pytest
 from huggingface_hub import errors
 from huggingface_hub.utils._http import hf_raise_for_status
 
+from workflow_scripts.errors import PlainError
 from workflow_scripts.sources import hub
 from workflow_scripts.sources.hub import HubFile, Unavailable
 
@@ -81,11 +82,11 @@ def test_connections() -> None:
 
 @pytest.mark.parametrize("path", ["../x.jsonl", "/etc/x.jsonl", "a//x.jsonl", "a/./x.jsonl", "a\nb.jsonl", ""])
 def test_names_that_would_leave_their_folder(path: str) -> None:
-    with pytest.raises(ValueError, match="it lists a file"):
-        hub.checked(HubFile(path, 1, None, None))
+    with pytest.raises(PlainError, match="is no name for a file"):
+        hub.checked("o/d", HubFile(path, 1, None, None))
 
 
 def test_hashes_that_would_leave_their_folder() -> None:
-    with pytest.raises(ValueError, match="with the hash"):
-        hub.checked(HubFile("a.jsonl", 1, None, "../../x"))
-    assert hub.checked(HubFile("a b/ü.jsonl", 1, "0" * 64, "f" * 40))
+    with pytest.raises(PlainError, match="which is no hash"):
+        hub.checked("o/d", HubFile("a.jsonl", 1, None, "../../x"))
+    assert hub.checked("o/d", HubFile("a b/ü.jsonl", 1, "0" * 64, "f" * 40))

@@ -78,27 +78,34 @@ def resolve(
     Unavailable if the dataset is gated, missing, or nothing but a script. PlainError if there is no such revision,
     config, split or file, with what there is; and if the hub can't be reached or keeps failing.
     """
-    api = huggingface_hub.HfApi(endpoint=endpoint())
     try:
-        info = patiently(
-            lambda: api.dataset_info(dataset, revision=revision, files_metadata=True, timeout=TIMEOUT),
-        )
-        commit = str(info.sha)
-        if COMMIT.fullmatch(commit) is None or (COMMIT.fullmatch(revision or "") and commit != revision):
-            raise ValueError(f"it answers with the commit {commit}")
-        held = {file.path: file for file in _list(api, dataset, info)}
-        names = sorted(held)
-        if not any(map(layout.may_hold_rows, names)):
-            raise _no_rows(dataset, names)
-        if info.gated:
-            _check_access(api, dataset, commit, names)
-        if files:
-            chosen = layout.choose_files(dataset, names, files)
-        else:
-            chosen = layout.choose_split(dataset, names, _card(dataset, commit, names), config, split)
-    except (OSError, httpx2.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
+        commit, held = _look_up(dataset, revision)
+        card = {} if files else _card(dataset, commit, list(held))
+    except (OSError, httpx2.HTTPError, ValueError, KeyError, TypeError) as error:
         raise explained(error, dataset, revision) from error
-    return Resolved(dataset, commit, [held[name] for name in chosen])
+    names = sorted(held)
+    chosen = (
+        layout.choose_files(dataset, names, files)
+        if files
+        else layout.choose_split(dataset, names, card, config, split)
+    )
+    return Resolved(dataset, commit, [checked(dataset, held[name]) for name in chosen])
+
+
+def _look_up(dataset: str, revision: str | None) -> tuple[str, dict[str, HubFile]]:
+    """The commit of a revision, and the files that it holds, by path; some can be read, and may be."""
+    api = huggingface_hub.HfApi(endpoint=endpoint())
+    info = patiently(lambda: api.dataset_info(dataset, revision=revision, files_metadata=True, timeout=TIMEOUT))
+    commit = str(info.sha)
+    if COMMIT.fullmatch(commit) is None or (COMMIT.fullmatch(revision or "") and commit != revision):
+        raise ValueError(f"it answers with the commit {commit}")
+    held = {file.path: file for file in _list(api, dataset, info)}
+    names = sorted(held)
+    if not any(map(layout.may_hold_rows, names)):
+        raise _no_rows(dataset, names)
+    if info.gated:
+        _check_access(api, dataset, commit, names)
+    return commit, held
 
 
 def endpoint() -> str:
@@ -116,20 +123,20 @@ def _list(api: huggingface_hub.HfApi, dataset: str, info: huggingface_hub.Datase
     if len(siblings) < LISTED_WITH_INFO:
         for file in siblings:
             lfs = file.lfs and file.lfs.sha256
-            yield checked(HubFile(file.rfilename, file.size or 0, lfs or None, file.blob_id))
+            yield HubFile(file.rfilename, file.size or 0, lfs or None, file.blob_id)
         return
     for entry in api.list_repo_tree(dataset, recursive=True, revision=info.sha, repo_type="dataset"):
         if isinstance(entry, huggingface_hub.RepoFile):
-            yield checked(HubFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs else None, entry.blob_id))
+            yield HubFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs else None, entry.blob_id)
 
 
-def checked(file: HubFile) -> HubFile:
+def checked(dataset: str, file: HubFile) -> HubFile:
     """The file, if its name and hashes can be such: they become names on this machine's disk."""
     if any(part in ("", ".", "..") for part in file.path.split("/")) or not file.path.isprintable():
-        raise ValueError(f"it lists a file {file.path!r}")
+        raise PlainError(f"{dataset}: {file.path!r} is no name for a file; choose others as `files`")
     for digest in (file.sha256, file.blob_id):
         if digest is not None and HASH.fullmatch(digest) is None:
-            raise ValueError(f"it lists {file.path} with the hash {digest!r}")
+            raise PlainError(f"{dataset}: {endpoint()} lists {file.path} with {digest!r}, which is no hash")
     return file
 
 
