@@ -147,18 +147,20 @@ def ensure_shard(results: Path, name: str, reading: config.Reading, locked: Lock
     folder = results / str(locked["shard"])
     if finished(folder) is None:
         origin = {key: value for key, value in locked.items() if key != "shard"}
-        build_shard(name, reading, _recorded_files(reading, locked), folder, origin)
+        build_shard(name, reading, _recorded_files(name, reading, locked), folder, origin)
     return folder
 
 
-def _recorded_files(reading: config.Reading, locked: Locked) -> list[SourceFile]:
+def _recorded_files(name: str, reading: config.Reading, locked: Locked) -> list[SourceFile]:
     """The files of a source, here: local ones where they are now, by name, since folders may move; others fetched."""
     if reading.path is None:
         from workflow_scripts.sources import download, hub
 
         found = hub.Resolved.from_json(locked)
         return [
-            SourceFile(download.fetch(found.dataset, found.revision, file), file.path, file.bytes, None)
+            SourceFile(
+                download.fetch(found.dataset, found.revision, file, f"source {name}"), file.path, file.bytes, None
+            )
             for file in found.files
         ]
     paths, recorded = resolve(reading.path), locked["files"]
