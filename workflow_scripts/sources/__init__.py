@@ -6,7 +6,8 @@ parquet_rows  Parquet
 shapes        a row to a conversation, by shape
 recognition   which shape a source's first rows have
 tools         tool declarations and tool calls, as the chat API writes them
-tool_text     the same inside text
+tool_declarations  tools inside a system text
+tool_text     calls, results and thinking inside text
 rejects       what is said of a row that is no prompt
 prompt_ids    what makes two prompts the same
 reading       one pass over a source: prompts and rejects

@@ -50,8 +50,8 @@ class Reading:
                 )
         if shape == "message_tree" and self._source.sample is not None:
             raise PlainError(
-                f"sources.{self._name}.sample: rows of the shape message_tree belong together, a sample would tear them "
-                f"apart; leave it out"
+                f"sources.{self._name}.sample: rows of the shape message_tree belong together, and a sample would tear "
+                f"them apart; leave it out"
             )
 
     def _recognize(self, paths: list[Path]) -> None:

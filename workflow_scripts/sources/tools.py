@@ -96,8 +96,8 @@ def _python_function(source: str) -> dict[str, Any]:
             if not optional:
                 required.append(argument.arg)
         about = ast.get_docstring(node)
-    except (SyntaxError, ValueError, MemoryError) as error:
-        raise Rejected("bad_tools", f"a tool is no Python function: {error}") from error
+    except (SyntaxError, ValueError, MemoryError, IndexError) as error:  # whose texts differ by Python's version
+        raise Rejected("bad_tools", "a tool is text, but no JSON and no Python function") from error
     parameters: dict[str, Any] = {"type": "object", "properties": properties}
     if required:
         parameters["required"] = required
@@ -230,10 +230,11 @@ def parse_loosely(text: str, kind: str) -> Any:
     except Rejected:
         if len(text) > MAX_LITERAL:
             raise
-    try:
-        return load_exact(json.dumps(_quietly(ast.literal_eval, text.strip()), allow_nan=False).encode())
-    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
-        raise Rejected(kind, f"neither JSON nor a Python literal: {error}") from error
+        try:
+            return load_exact(json.dumps(_quietly(ast.literal_eval, text.strip()), allow_nan=False).encode())
+        except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+            pass
+        raise  # with what JSON's parser said: the texts of Python's differ by its version
 
 
 def _quietly(read: Callable[[str], Any], text: str) -> Any:

@@ -9,7 +9,7 @@ What a row must have to be a prompt:
 Turns need not alternate. What users said is kept to the character.
 
 Tools come from their column or, where that has none, from the system text; there their declaration is taken out with
-the words of its call protocol (tool_text.py), so that tools never stand in a prompt twice.
+the words of its call protocol (tool_declarations.py), so that tools never stand in a prompt twice.
 
 Recorded assistant turns and tool results stay. A leading <think> block becomes `reasoning_content`. Calls and results
 that are written as text are read only where the row declares tools. Recorded answers are in no prompt's id, so calls
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from workflow_scripts.records import Message, ToolCall
-from workflow_scripts.sources import tool_text
+from workflow_scripts.sources import tool_declarations, tool_text
 from workflow_scripts.sources.rejects import Rejected
 from workflow_scripts.sources.tools import read_calls, read_tools
 
@@ -139,7 +139,7 @@ class _Builder:
     def _instruct(self, content: str) -> None:
         """Take the tools out of a system text; the rest is the system message."""
         self._system = content
-        declared = tool_text.declared(content)
+        declared = tool_declarations.declared(content)
         if declared is not None:
             self._system = declared.rest
             if self._tools is None:
