@@ -2,7 +2,7 @@
 
 import glob
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -108,7 +108,7 @@ def column_names(file: Path) -> list[str]:
 
 def read_source(
     paths: list[Path], columns: Collection[str] | None = None, max_row_bytes: int = MAX_ROW_BYTES
-) -> Iterator[SourceRow]:
+) -> Generator[SourceRow, None, None]:
     """The rows of all files of a source, in order."""
     in_source = 0
     for path in paths:

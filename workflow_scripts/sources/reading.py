@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import get_args
@@ -55,21 +56,24 @@ class Reading:
             )
 
     def _recognize(self, paths: list[Path]) -> None:
-        rows = read_source(paths, None, self._source.max_row_bytes)
-        first = list(islice((row.row for row in rows if isinstance(row.row, dict)), recognition.ROWS))
-        if not first:
-            raise PlainError(f"source {self._name}: no row can be read, so that its shape can't be recognized")
-        try:
-            found = recognition.recognize(first, self._source.columns)
-        except recognition.Unrecognized as error:
-            lines = "\n".join(f"  {_printable(line)[:200]}" for line in error.found[:30])
-            raise PlainError(
-                f"source {self._name}: no shape fits its first {len(first)} rows. Its columns hold\n{lines}\n"
-                f"Shapes: {', '.join(get_args(config.Shape))}. Say which in sources.{self._name}.shape, and in "
-                f"sources.{self._name}.columns which column holds what"
-            ) from error
+        with closing(read_source(paths, None, self._source.max_row_bytes)) as rows:
+            first = islice((row.row for row in rows if isinstance(row.row, dict)), recognition.ROWS)
+            try:
+                found = recognition.recognize(first, self._source.columns)
+            except recognition.Unrecognized as error:
+                raise self._unrecognized(error) from error
         say(f"source {self._name}: {_printable(found.why)}")
         self._settle(found.shape, found.columns)
+
+    def _unrecognized(self, error: recognition.Unrecognized) -> PlainError:
+        if not error.found:
+            return PlainError(f"source {self._name}: no row can be read, so that its shape can't be recognized")
+        lines = "\n".join(f"  {_printable(line)[:200]}" for line in error.found[:30])
+        return PlainError(
+            f"source {self._name}: no shape fits its first rows. Its columns hold\n{lines}\n"
+            f"Shapes: {', '.join(get_args(config.Shape))}. Say which in sources.{self._name}.shape, and in "
+            f"sources.{self._name}.columns which column holds what"
+        )
 
     def run(self, paths: list[Path], writer: PromptsWriter) -> Iterator[Reject]:
         """Read every row of the files, or an even sample: prompts go to the writer, rejects come out."""
@@ -88,7 +92,7 @@ class Reading:
                 self._prompt(source_row, source_row.row, writer)
             except rejects.Rejected as why:
                 yield self._reject(why, source_row)
-            if self.tally.judged == HOPELESS_ROWS and not self.tally.prompts:
+            if not self.tally.prompts and self.tally.judged == HOPELESS_ROWS:
                 self._check_share()
             self._say_progress(source_row.file)
 

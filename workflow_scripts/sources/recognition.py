@@ -1,7 +1,7 @@
 """What `shape: auto` stands for: the shape that a source's first rows have, and the columns it is read from."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from workflow_scripts.config import Columns, Shape
@@ -12,7 +12,8 @@ from workflow_scripts.sources.shapes.transcripts import is_transcript
 from workflow_scripts.sources.tools import parse
 
 ROWS = 200  # so many are looked at
-FITTING = 0.8  # the share of a column's values, empty ones aside, that must be of one kind
+FITTING = 0.8  # the share of a column's values, empty ones aside, that must be of the kinds looked for
+PRESENT = 0.5  # the share of all rows that must have such a value
 
 EMPTY = "empty"
 TEXT = "text"
@@ -20,20 +21,22 @@ ROLE_TURNS = "a list of {role, content}"
 FROM_TURNS = "a list of {from, value}"
 STRINGS = "a list of strings"
 JSON_TURNS = "a JSON string of a list of {role, content}"
+JSON_FROM_TURNS = "a JSON string of a list of {from, value}"
 JSON_LIST = "a JSON string of a list"
 TRANSCRIPT = "a transcript of USER: and ASSISTANT:"
 LIST = "a list"
 OBJECT = "an object"
-TEXTS = (TEXT, JSON_TURNS, JSON_LIST, TRANSCRIPT)  # whatever the text says
+TEXTS = (TEXT, JSON_TURNS, JSON_FROM_TURNS, JSON_LIST, TRANSCRIPT)  # whatever the text says
 
 # The shapes that one column tells, by what it must hold.
-_TURNS: dict[Shape, str] = {
-    "messages": ROLE_TURNS,
-    "sharegpt": FROM_TURNS,
-    "messages_json_string": JSON_TURNS,
-    "alternating_strings": STRINGS,
-    "transcript_string": TRANSCRIPT,
-}
+_TURNS: tuple[tuple[Shape, str], ...] = (
+    ("messages", ROLE_TURNS),
+    ("sharegpt", FROM_TURNS),
+    ("messages_json_string", JSON_TURNS),
+    ("sharegpt", JSON_FROM_TURNS),
+    ("alternating_strings", STRINGS),
+    ("transcript_string", TRANSCRIPT),
+)
 # The shapes that several columns tell, the more telling ones first, by what each must hold.
 _TEXTS: tuple[tuple[Shape, dict[Key, tuple[str, ...]]], ...] = (
     ("tools_query_answers", {"prompt": TEXTS, "tools": (LIST, JSON_LIST, STRINGS), "response": (LIST, JSON_LIST)}),
@@ -60,9 +63,12 @@ class Unrecognized(Exception):
         self.found = found
 
 
-def recognize(rows: Sequence[Row], columns: Columns) -> Recognized:
-    """The shape of these rows. Columns that the config names are read as it says. Raises Unrecognized."""
-    table = _Table(rows)
+def recognize(rows: Iterable[Row], columns: Columns) -> Recognized:
+    """The shape of these rows, looked at one by one. Columns that the config names are read as it says.
+
+    Raises Unrecognized.
+    """
+    table = _Table(rows, [named for _, named in columns if named is not None])
     found = _tree(table, columns) or _turns(table, columns) or _texts(table, columns)
     if found is None:
         raise Unrecognized(table.describe())
@@ -72,21 +78,23 @@ def recognize(rows: Sequence[Row], columns: Columns) -> Recognized:
 class _Table:
     """What kinds of values each column holds."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self.rows = rows
-        self.kinds: dict[str, Counter[str]] = {}
-        for name in dict.fromkeys(name for row in rows for name in row):
-            self.kinds[name] = Counter(_kind(row[name]) for row in rows if name in row)
+    def __init__(self, rows: Iterable[Row], named: list[str]) -> None:
+        self.rows = 0
+        self.kinds: dict[str, Counter[str]] = defaultdict(Counter)
+        nested = [name for name in named if "." in name]
+        for row in rows:
+            self.rows += 1
+            for name in (*row, *(name for name in nested if name not in row)):
+                self.kinds[name][_kind(held(row, name))] += 1
 
     def count(self, name: str, *kinds: str) -> int:
         """In how many rows the column holds a value of these kinds; 0 where it mostly holds others."""
-        found = self.kinds.get(name)
-        if found is None and "." in name:
-            found = Counter(_kind(held(row, name)) for row in self.rows)
-        if found is None:
+        if name not in self.kinds:
             return 0
+        found = self.kinds[name]
         fitting = sum(found[kind] for kind in kinds)
-        return fitting if fitting >= FITTING * (found.total() - found[EMPTY]) else 0
+        fits = fitting >= FITTING * (found.total() - found[EMPTY]) and fitting >= PRESENT * self.rows
+        return fitting if fits else 0
 
     def first(self, names: Iterable[str], *kinds: str) -> str | None:
         """The first of these columns that holds these kinds."""
@@ -94,7 +102,7 @@ class _Table:
 
     def first_there(self, names: Iterable[str]) -> str | None:
         """The first of these columns that there is."""
-        return next((name for name in names if name in self.kinds or self.count(name, *TEXTS)), None)
+        return next((name for name in names if name in self.kinds), None)
 
     def describe(self) -> list[str]:
         return [
@@ -112,13 +120,13 @@ def _tree(table: _Table, columns: Columns) -> Recognized | None:
 
 
 def _turns(table: _Table, columns: Columns) -> Recognized | None:
-    for shape, kind in _TURNS.items():
+    for shape, kind in _TURNS:
         name = table.first(column_names(shape, columns)["prompt"], kind)
         if name is None and columns.prompt is None and kind != STRINGS:  # which tags would be too
             others = [other for other in table.kinds if table.count(other, kind)]
             name = others[0] if len(others) == 1 else None
         if name is not None:
-            why = f"column `{name}` is {kind} in {table.count(name, kind)} of {len(table.rows)} rows"
+            why = f"column `{name}` is {kind} in {table.count(name, kind)} of {table.rows} rows"
             found = _recognized(table, shape, columns, {"prompt": name}, why)
             if found is not None:
                 return found
@@ -135,7 +143,7 @@ def _texts(table: _Table, columns: Columns) -> Recognized | None:
         asked = held_by["prompt"]
         listed = ", ".join(f"`{name}`" for name in held_by.values())
         why = f"columns {listed}" if len(held_by) > 1 else f"column {listed} and no answer"
-        why += f"; `{asked}` is text in {table.count(asked, *TEXTS)} of {len(table.rows)} rows"
+        why += f"; `{asked}` is text in {table.count(asked, *TEXTS)} of {table.rows} rows"
         found = _recognized(table, shape, columns, held_by, why)
         if found is not None:
             return found
@@ -171,14 +179,15 @@ def _kind_of_text(value: str) -> str:
         return EMPTY
     if value.lstrip()[0] == "[" and value.rstrip()[-1] == "]":
         try:
-            return JSON_TURNS if _kind_of_list(parse(value, "bad_messages")) == ROLE_TURNS else JSON_LIST
+            kind = _kind_of_list(parse(value, "bad_messages"))
         except Rejected:
             return TEXT
+        return {ROLE_TURNS: JSON_TURNS, FROM_TURNS: JSON_FROM_TURNS}.get(kind, JSON_LIST)
     return TRANSCRIPT if is_transcript(value) else TEXT
 
 
 def _kind_of_list(value: list[Any]) -> str:
-    for kind, keys in ((ROLE_TURNS, {"role", "content"}), (FROM_TURNS, {"from", "value"})):
-        if value and all(isinstance(item, dict) and keys <= item.keys() for item in value):
-            return kind
+    for kind, role, content in ((ROLE_TURNS, "role", "content"), (FROM_TURNS, "from", "value")):
+        if all(isinstance(item, dict) and role in item for item in value) and any(content in item for item in value):
+            return kind  # a turn of calls may have no content
     return STRINGS if all(isinstance(item, str) for item in value) else LIST

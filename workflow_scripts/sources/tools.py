@@ -133,8 +133,8 @@ def _schema(node: dict[str, Any]) -> dict[str, Any]:
     kind = schema.get("type")
     if isinstance(kind, str):
         schema["type"] = _JSON_TYPES.get(kind.strip().lower(), kind)
-        if kind == "any":
-            del schema["type"]  # which is any value
+        if schema["type"] == "any":
+            del schema["type"]  # JSON Schema's word for any value is none
     if isinstance(schema.get("properties"), dict):
         schema["properties"] = {
             name: _schema(about) if isinstance(about, dict) else about for name, about in schema["properties"].items()

@@ -13,7 +13,7 @@ from workflow_scripts.sources.rejects import Rejected
 from workflow_scripts.sources.shapes.turns import Conversation, build, text
 
 _GAP = "\n\n\n"
-_TURN = re.compile(rf"(?:\A\s*|{_GAP})(USER|ASSISTANT|FUNCTION RESPONSE): ?(?={_GAP}|.|\Z)", re.DOTALL)
+_TURN = re.compile(rf"(?:\A\s*|{_GAP})(USER|ASSISTANT|FUNCTION RESPONSE): ?")
 _END = "<|endoftext|>"
 
 
@@ -38,6 +38,5 @@ def is_transcript(value: str) -> bool:
 
 
 def _spoken(role: str, content: str) -> str:
-    if role == "ASSISTANT":
-        return content.rstrip().removesuffix(_END).rstrip() if content.rstrip().endswith(_END) else content
-    return content
+    ended = content.rstrip()
+    return ended.removesuffix(_END).rstrip() if role == "ASSISTANT" and ended.endswith(_END) else content
