@@ -1,6 +1,5 @@
-"""Calls, results, thinking and declarations inside text: read where they are whole, left as text where they are not."""
+"""Calls, results and thinking inside text: read where they are whole, left as text where they are not."""
 
-import json
 from typing import Any
 
 import pytest
@@ -8,9 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflow_scripts.sources.rejects import Rejected
-from workflow_scripts.sources.tool_declarations import declared
 from workflow_scripts.sources.tool_text import Result, calls, results, split_thinking
-from workflow_scripts.sources.tools import parse_loosely, read_tools
 
 NAMES = ["ring", "Ring (twice)", "Oven Data"]
 
@@ -109,112 +106,20 @@ def test_split_thinking(content: str, expected: tuple[str, str]) -> None:
     assert split_thinking(content) == expected
 
 
-BELL = {"type": "function", "function": {"name": "bell", "parameters": {"type": "object", "properties": {}}}}
-BARE = {"name": "bell", "parameters": {}}
-QWEN = (
-    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with function "
-    "signatures within <tools></tools> XML tags:\n<tools>\n{}\n</tools>\n\nFor each function call, return a json object "
-    "with function name and arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n"
-    '{{"name": <function-name>, "arguments": <args-json-object>}}\n</tool_call>'
-)
-
-
-@pytest.mark.parametrize(
-    ("system", "count", "rest"),
-    [
-        (QWEN.format(json.dumps(BELL)), 1, ""),
-        ("You are Kim.\n\n" + QWEN.format(json.dumps(BELL) + "\n" + json.dumps(BELL)), 2, "You are Kim."),
-        (QWEN.format(str(BELL) + "\n" + str(BELL)), 2, ""),
-        ("Be <b>kind</b>. <tools>[]</tools> Bye.", 0, "Be <b>kind</b>.  Bye."),
-        (f"<tools>{json.dumps([BARE])}</tools>Use the tools well.", 1, "Use the tools well."),
-        ("with access to the following functions. Use them if required -\n", 0, ""),
-        (
-            f"Kim, with access to the following functions. Use them if required -\n{json.dumps(BARE, indent=4)}\n\n"
-            f"{json.dumps(BARE)}\n\nSpeak [up].",
-            2,
-            "Kim, \n\nSpeak [up].",
-        ),
-        (
-            f"Here is a list of functions in JSON format that you can invoke:\n{json.dumps([BARE])}. {{more}}",
-            1,
-            "{more}",
-        ),
-    ],
-)
-def test_declared(system: str, count: int, rest: str) -> None:
-    found = declared(system)
-    assert found is not None
-    assert (read_tools(found.tools()), found.rest) == ([BELL] * count or None, rest)
-
-
-@pytest.mark.parametrize(
-    "system",
-    [
-        "",
-        "Write <tools> </tools> around tools.",
-        "<tools>a hammer</tools>",
-        "<tools>[",
-        "You are a function calling AI model.",
-        "with access to the following functions. Use them if required - none of them",
-    ],
-)
-def test_nothing_declared(system: str) -> None:
-    assert declared(system) is None
-
-
-@pytest.mark.parametrize("body", ["[", "{'a': ", "[]]", "{}\n{"])
-def test_a_declaration_that_can_not_be_read(body: str) -> None:
-    found = declared(f"<tools>{body}</tools>")
-    assert found is not None
-    with pytest.raises(Rejected, match="bad_tools"):
-        found.tools()
-    with pytest.raises(Rejected, match="bad_tools"):
-        declared('Use them if required - with access to the following functions. Use them if required -\n{"a": ')
-
-
-def test_tools_as_python_functions() -> None:
-    source = (
-        'def cut(what: str, /, parts: List[int] = [], *, how: "Knife", fast: bool = True):\n    """Cut.\n\n    It."""\n'
-    )
-    properties = {
-        "what": {"type": "string"},
-        "parts": {"type": "array", "items": {"type": "integer"}},
-        "how": {},
-        "fast": {"type": "boolean"},
-    }
-    parameters = {"type": "object", "properties": properties, "required": ["what", "how"]}
-    function = {"name": "cut", "description": "Cut.\n\nIt.", "parameters": parameters}
-    assert read_tools([source, json.dumps(BARE)]) == [{"type": "function", "function": function}, BELL]
-    for text in ("def cut(", "def \x00", "tool", "class A: ..."):
-        with pytest.raises(Rejected, match="bad_tools"):
-            read_tools([text])
-
-
-@pytest.mark.parametrize("text", ["{1: 2}", "(1, 'a')", "{'a': 2**70}", "'\\ud800'", "1e999", "b'x'", "(" * 500, "f()"])
-def test_literals_are_json_or_rejected(text: str) -> None:
-    try:
-        value = parse_loosely(text, "bad")
-    except Rejected as why:
-        assert why.kind == "bad"
-        return
-    assert json.loads(json.dumps(value)) == value
-
-
 markup = st.sampled_from(
-    ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<functioncall>", "<tools>", "</tools>",
+    ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<functioncall>",
      "<think>", "</think>", "ring", "(", ")", "[", "]", "{", "}", "=", ",", '"', "'", "\\", "name", ":", "1", " ", "\n",
-     "Here is a list of functions in JSON format that you can invoke:", '{"name": "a", "arguments": {}}']
+     '{"name": "a", "arguments": {}}']
 )  # fmt: skip
 texts = st.lists(markup | st.text(max_size=3), max_size=12).map("".join)
 
 
 @given(text=texts)
 def test_no_text_raises_anything_but_a_reject(text: str) -> None:
-    for read in (lambda: calls(text, NAMES), lambda: declared(text)):
-        try:
-            read()
-        except Rejected as why:
-            assert why.kind in ("bad_tool_call", "bad_tools")
+    try:
+        calls(text, NAMES)
+    except Rejected as why:
+        assert why.kind == "bad_tool_call"
     assert all(isinstance(result.content, str) for result in results(text))
     thinking, rest = split_thinking(text)
     assert thinking in text and rest in text
