@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from workflow_scripts.sources.rejects import Rejected
 from workflow_scripts.sources.tool_declarations import declared
-from workflow_scripts.sources.tools import parse_loosely, read_tools
+from workflow_scripts.sources.tools import read_tools
 
 BELL = {"type": "function", "function": {"name": "bell", "parameters": {"type": "object", "properties": {}}}}
 BARE = {"name": "bell", "parameters": {}}
@@ -71,34 +71,6 @@ def test_a_declaration_that_can_not_be_read(body: str) -> None:
         found.tools()
     with pytest.raises(Rejected, match="bad_tools"):
         declared('Use them if required - with access to the following functions. Use them if required -\n{"a": ')
-
-
-def test_tools_as_python_functions() -> None:
-    source = (
-        'def cut(what: str, /, parts: List[int] = [], *, how: "Knife", fast: bool = True):\n    """Cut.\n\n    It."""\n'
-    )
-    properties = {
-        "what": {"type": "string"},
-        "parts": {"type": "array", "items": {"type": "integer"}},
-        "how": {},
-        "fast": {"type": "boolean"},
-    }
-    parameters = {"type": "object", "properties": properties, "required": ["what", "how"]}
-    function = {"name": "cut", "description": "Cut.\n\nIt.", "parameters": parameters}
-    assert read_tools([source, json.dumps(BARE)]) == [{"type": "function", "function": function}, BELL]
-    for text in ("def cut(", "def \x00", "tool", "class A: ..."):
-        with pytest.raises(Rejected, match="bad_tools"):
-            read_tools([text])
-
-
-@pytest.mark.parametrize("text", ["{1: 2}", "(1, 'a')", "{'a': 2**70}", "'\\ud800'", "1e999", "b'x'", "(" * 500, "f()"])
-def test_literals_are_json_or_rejected(text: str) -> None:
-    try:
-        value = parse_loosely(text, "bad")
-    except Rejected as why:
-        assert why.kind == "bad"
-        return
-    assert json.loads(json.dumps(value)) == value
 
 
 pieces = st.sampled_from(
