@@ -188,6 +188,44 @@ def test_max_row_bytes(tmp_path: Path) -> None:
         assert shard.stats["prompts"] == 10
 
 
+def test_files_and_rows_that_differ_in_their_types(tmp_path: Path) -> None:
+    """What a typed table could not hold comes through exact, or is rejected alone."""
+    parts = [{"type": "text", "text": "2024-01-01"}, {"type": "text", "text": " 00:00"}]
+    one = write(
+        tmp_path / "1.jsonl",
+        [
+            {"id": None, "prompt": "2023-05-06", "response": None},
+            {"id": 2**70, "prompt": parts, "response": "7", "extra": {"a": [1]}},
+            '{"prompt":"first","id":1,"prompt":"last"}',
+            {"id": "x", "prompt": 7},
+            {"prompt": "1.0", "response": ["A"]},
+            '{"prompt":"\\ud83d"}',
+            {"prompt": "\u2028\x00é\U0001f600\r\n"},
+        ],
+    )
+    two = write(tmp_path / "2.parquet", [{"prompt": "2023-05-06T00:00:00", "id": 5, "response": "A"}])
+    three = write(tmp_path / "3.json", [{"prompt": "null", "id": 1.5, "more": None}])
+    torn = tmp_path / "4.jsonl"
+    torn.write_bytes(b'\xef\xbb\xbf{"prompt":"BOM","id":true}\r\n{"prompt":"\xff"}\r\n\r\n{"prompt":"torn')
+    shard = Shard(tmp_path, one, two, three, torn, shape="prompt_response", max_rejects=1.0)
+    assert list(zip(shard.asked, [row["source_id"] for row in shard.prompts], strict=True)) == [
+        ("2023-05-06", "1.jsonl:0"),
+        ("2024-01-01 00:00", str(2**70)),
+        ("last", "1"),
+        ("\u2028\x00é\U0001f600\r\n", "1.jsonl:6"),
+        ("2023-05-06T00:00:00", "5"),
+        ("null", "3.json:0"),
+        ("BOM", "4.jsonl:0"),
+    ]
+    assert [(reject["file"], reject["row"], reject["reason"].split(":")[0]) for reject in shard.rejects] == [
+        ("1.jsonl", 3, "not_text"),
+        ("1.jsonl", 4, "not_text"),
+        ("1.jsonl", 5, "lone_surrogate"),
+        ("4.jsonl", 1, "invalid_utf8"),
+        ("4.jsonl", 3, "malformed_json"),
+    ]
+
+
 def tree(count: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for n in range(count):

@@ -220,7 +220,7 @@ def parse(text: str, kind: str) -> Any:
         raise Rejected(kind, f"not JSON: {error}") from error
 
 
-MAX_LITERAL = 1 << 20  # characters; Python's parser takes memory many times a text's size
+MAX_LITERAL = 1 << 18  # characters; Python's parser takes memory many times a text's size
 
 
 def parse_loosely(text: str, kind: str) -> Any:
