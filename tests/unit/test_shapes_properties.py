@@ -102,3 +102,21 @@ def test_other_texts_are_kept_too(system: str, answer: str) -> None:
     row = {"system_prompt": system, "prompt": "Q", "response": answer}
     messages = converter("prompt_response_system", Columns())(row).messages
     assert [message["content"] for message in messages] == [system, "Q", answer]
+
+
+answers = st.sampled_from(
+    ["A", "", "<think>x</think>A", "[f(a=1)]", "[f(", "<tool_call>{'name': 'f'}</tool_call>", "<tool_call>", "[1]"]
+)
+
+
+@given(one=answers, other=answers, tools=st.booleans())
+def test_ids_do_not_depend_on_recorded_answers(one: str, other: str, tools: bool) -> None:
+    ids = set()
+    for answer in (one, other):
+        result = "<tool_response>{'name': 'f', 'content': 1}</tool_response>\n<tool_response>2</tool_response>"
+        turns = [("human", "Q"), ("gpt", answer), ("tool", result), ("gpt", answer), ("human", "Q2")]
+        row = {"conversations": [{"from": role, "value": text} for role, text in turns], "tools": '[{"name": "f"}]'}
+        conversation = converter("sharegpt", Columns())(row if tools else {**row, "tools": None})
+        made = (conversation.messages, conversation.tools)
+        ids.add((prompt_ids.first_id(*made), prompt_ids.all_id(*made), prompt_ids.dedupe_key(*made)))
+    assert len(ids) == 1

@@ -105,7 +105,8 @@ def _marked(system: str) -> Declaration | None:
         if system[start : start + 1] not in ("[", "{") and system[start:].strip():
             continue  # no declaration follows the words
         end = start
-        for value, end in _json_spans(system, start, only="[{"):  # noqa: B007
+        for value, value_end in _json_spans(system, start, only="[{"):
+            end = value_end
             if system[value] == "[":
                 break
         return Declaration(system[start:end], system[: match.start()] + system[end:].removeprefix("."))
@@ -123,8 +124,8 @@ def _json_spans(text: str, at: int = 0, only: str = "") -> Iterator[tuple[int, i
             return
         try:
             _, end = _DECODER.raw_decode(text, at)
-        except ValueError as error:
-            raise Rejected("bad_tools", f"in the system text: {error}") from error
+        except ValueError as error:  # whose text differs by Python's version
+            raise Rejected("bad_tools", "the tools in the system text are no JSON") from error
         yield at, end
         at = end
 
