@@ -3,7 +3,7 @@
 import json
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow.parquet as pq
 import pytest
@@ -22,8 +22,8 @@ from workflow_scripts.sources.readers import resolve
 DEMO = Path(__file__).parents[2] / "config" / "demo"
 
 
-def source(shape: config.Shape = "prompt_response", **columns: str) -> config.Source:
-    return config.Source(path="x", shape=shape, columns=config.Columns(**columns))
+def source(shape: config.Shape | Literal["auto"] = "prompt_response", **values: Any) -> config.Source:
+    return config.Source.model_validate({"path": "x", "shape": shape, **values})
 
 
 def write(path: Path, rows: list[Any]) -> SourceFile:
@@ -101,13 +101,10 @@ lines = st.dictionaries(st.sampled_from(["prompt", "response", "id"]), cells) | 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
 @given(rows=st.lists(lines, min_size=1))
-def test_rows_are_prompts_and_rejects(
-    rows: list[Any], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reading, "REJECTS_LIMIT", 1.0)
+def test_rows_are_prompts_and_rejects(rows: list[Any], tmp_path_factory: pytest.TempPathFactory) -> None:
     tmp_path = tmp_path_factory.mktemp("rows")
     file = write(tmp_path / "x.jsonl", [{"prompt": "Q"}, *rows])
-    stats = build_shard("demo", source(), [file], tmp_path / "shard")
+    stats = build_shard("demo", source(max_rejects=1.0), [file], tmp_path / "shard")
     rejects = list(files.read_jsonl_zst(tmp_path / "shard" / "rejects.jsonl.zst"))
     made = prompts(tmp_path / "shard")
     not_blank = [number for number, row in enumerate([{}, *rows]) if row != " "]
@@ -157,7 +154,7 @@ def test_what_else_is_wrong_with_a_source(
 ) -> None:
     file = write(tmp_path / "x.jsonl", rows)
     with pytest.raises(PlainError, match=message):
-        build_shard("demo", source(shape, **columns), [file], tmp_path / "shard")
+        build_shard("demo", source(shape, columns=columns), [file], tmp_path / "shard")
     assert not (tmp_path / "shard").exists()
 
 

@@ -158,7 +158,7 @@ def test_a_huge_row_is_not_held(tmp_path: Path) -> None:
 
     file = tmp_path / "x.jsonl.zst"
     with file.open("wb") as raw, zstandard.ZstdCompressor().stream_writer(raw) as out:
-        for _ in range(100):
+        for _ in range(200):
             out.write(b"x" * (1 << 20))
     tracemalloc.start()
     try:

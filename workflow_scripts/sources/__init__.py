@@ -8,13 +8,17 @@ readers       which files a pattern names; a file's rows
 json_rows     JSON lines and JSON arrays, plain, gzip or zstd
 parquet_rows  Parquet
 shapes        a row to a conversation, by shape
+recognition   which shape a source's first rows have
 tools         tool declarations and tool calls, as the chat API writes them
+tool_declarations  tools inside a system text
+tool_text     calls, results and thinking inside text
 rejects       what is said of a row that is no prompt
 prompt_ids    what makes two prompts the same
-reading       one pass over a source: prompts, rejects, counts
+reading       one pass over a source: prompts and rejects
+tally         what is counted
 shard         the files of a shard
 normalize     the job
 """
 
 # Raise it when the same files would give other prompts: shards of the old version are then no longer used.
-NORMALIZER_VERSION = 1
+NORMALIZER_VERSION = 2

@@ -53,6 +53,20 @@ def read(file: Path, limit: int) -> Iterator[tuple[int, dict[str, Any] | BadRow]
 
     Blank lines are no rows. Rows over `limit` bytes are passed over without being held.
     """
+    for number, text in _texts(file, limit):
+        if text.length > limit:
+            yield number, BadRow("too_large", f"{text.length} bytes; the limit is {limit}", excerpt(text.data))
+        else:
+            yield number, parse_object(text.data)
+
+
+def count(file: Path, limit: int) -> int:
+    """How many rows `read` finds in a JSON file; nothing is parsed."""
+    return sum(1 for _ in _texts(file, limit))
+
+
+def _texts(file: Path, limit: int) -> Iterator[tuple[int, Text]]:
+    """The rows' bytes with their numbers."""
     blocks = _blocks(file)
     is_array = False
     if file.name.lower().removesuffix(".gz").removesuffix(".zst").endswith(".json"):
@@ -60,10 +74,8 @@ def read(file: Path, limit: int) -> Iterator[tuple[int, dict[str, Any] | BadRow]
         is_array = first.lstrip()[:1] == b"["
         blocks = chain([first], blocks)
     for number, text in enumerate(_elements(blocks, limit, file) if is_array else _lines(blocks, limit)):
-        if text.length > limit:
-            yield number, BadRow("too_large", f"{text.length} bytes; the limit is {limit}", excerpt(text.data))
-        elif is_array or (text.data and not text.data.isspace()):
-            yield number, parse_object(text.data)
+        if is_array or text.length > limit or (text.data and not text.data.isspace()):
+            yield number, text
 
 
 def _blocks(file: Path) -> Iterator[bytes]:
@@ -187,12 +199,19 @@ _TO_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _BEYOND_64_BITS = b"0" * 19  # -9223372036854775809, the first integer beyond, has 19 digits
 
 
+def load_exact(data: bytes) -> Any:
+    """The value of a JSON text, integers of any size exact; ValueError or RecursionError if it is none.
+
+    orjson is strict, which json is not: no NaN, no lone surrogates. But it makes floats of integers beyond 64 bits.
+    """
+    value = orjson.loads(data)
+    return json.loads(data) if _BEYOND_64_BITS in data.translate(_TO_ZEROS) else value
+
+
 def parse_object(data: bytes) -> dict[str, Any] | BadRow:
     """The object in `data`, exact; of doubled keys the last counts."""
     try:
-        value = orjson.loads(data)
-        if _BEYOND_64_BITS in data.translate(_TO_ZEROS):
-            value = json.loads(data)  # orjson makes floats of such integers
+        value = load_exact(data)
     except (ValueError, RecursionError) as error:
         return BadRow(*_why(data, error), excerpt(data))
     if not isinstance(value, dict):

@@ -15,7 +15,7 @@ from workflow_scripts.jobs import run_job, say, timed
 from workflow_scripts.run import Run
 from workflow_scripts.sources import NORMALIZER_VERSION
 from workflow_scripts.sources.locking import Locked
-from workflow_scripts.sources.readers import resolve
+from workflow_scripts.sources.readers import NamedFile, resolve
 from workflow_scripts.sources.reading import Reading
 from workflow_scripts.sources.shard import PromptsWriter, finished
 
@@ -97,7 +97,7 @@ def _build(
         writer = PromptsWriter(path)
         try:
             files.write_jsonl_zst(
-                tmp / "rejects.jsonl.zst", rows.run([(file.path, file.name) for file in sources], writer)
+                tmp / "rejects.jsonl.zst", rows.run([NamedFile(file.path, file.name) for file in sources], writer)
             )
         finally:
             writer.close()

@@ -73,6 +73,13 @@ def column_names(file: Path) -> list[str]:
     return names
 
 
+def count(file: Path) -> int:
+    """How many rows a Parquet file says it has."""
+    with _open(file) as parquet:
+        rows: int = parquet.metadata.num_rows
+    return rows
+
+
 def _open(file: Path) -> Any:
     try:
         # Without pre_buffer and with a read buffer, pages are read as they are decoded, not whole column chunks.

@@ -2,9 +2,9 @@
 
 import glob
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from workflow_scripts.errors import PlainError
 from workflow_scripts.sources.rejects import BadRow
@@ -14,6 +14,22 @@ JSON = tuple(kind + packed for kind in (".jsonl", ".ndjson", ".json") for packed
 MAX_ROW_BYTES = 16 << 20
 
 Row = dict[str, Any]
+
+
+class NamedFile(NamedTuple):
+    """A file, and what its rows are named by: a local file's name, a hub file's path in its repository."""
+
+    path: Path
+    name: str
+
+
+class SourceRow(NamedTuple):
+    """A row and where it stands: in which file, its number there, and its number in the whole source, from 0."""
+
+    file: str
+    number: int
+    in_source: int
+    row: Row | BadRow
 
 
 def ending(path: Path) -> str | None:
@@ -95,3 +111,36 @@ def column_names(file: Path) -> list[str]:
     from workflow_scripts.sources import parquet_rows
 
     return parquet_rows.column_names(file)
+
+
+def read_source(
+    files: Sequence[NamedFile], columns: Collection[str] | None = None, max_row_bytes: int = MAX_ROW_BYTES
+) -> Generator[SourceRow, None, None]:
+    """The rows of all files of a source, in order."""
+    in_source = 0
+    for path, name in files:
+        for number, row in read_rows(path, columns, max_row_bytes):
+            yield SourceRow(name, number, in_source, row)
+            in_source += 1
+
+
+def count_rows(file: Path, max_row_bytes: int = MAX_ROW_BYTES) -> int:
+    """How many rows `read_rows` finds in a file: told by Parquet, counted without parsing in JSON."""
+    try:
+        if ending(file) in PARQUET:
+            from workflow_scripts.sources import parquet_rows
+
+            return parquet_rows.count(file)
+        from workflow_scripts.sources import json_rows
+
+        return json_rows.count(file, max_row_bytes)
+    except OSError as error:
+        raise PlainError(f"{file}: {error.strerror or error}") from error
+
+
+def is_sampled(index: int, sample: int, total: int) -> bool:
+    """Whether row `index` of `total` is in an even sample: exactly `sample` rows are, wherever that is not more.
+
+    Row i is taken where floor(i x sample / total) steps up behind it: no seed, the same rows every time.
+    """
+    return (index + 1) * sample // total > index * sample // total

@@ -7,6 +7,9 @@ import orjson
 
 EXCERPT_CHARACTERS = 200
 DETAIL_CHARACTERS = 120
+PART_OF_A_TREE = "part_of_a_tree"
+FILTERED = "filtered"
+EXPECTED = (PART_OF_A_TREE, FILTERED)  # classes of rows that are as they should be, but are no prompts
 
 
 class Rejected(Exception):

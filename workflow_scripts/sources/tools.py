@@ -5,13 +5,17 @@ Salesforce/xlam-function-calling-60k: `parameters` maps each argument to `{descr
 type is Python's (`str`, `List[int]`, `int, optional`).
 """
 
+import ast
 import json
 import re
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import orjson
 
 from workflow_scripts.records import ToolCall
+from workflow_scripts.sources.json_rows import load_exact
 from workflow_scripts.sources.rejects import Rejected
 
 _JSON_TYPES = {
@@ -39,9 +43,9 @@ _GENERIC = re.compile(r"(?P<outer>\w+)\[(?P<inner>.*)\]", re.DOTALL)
 def read_tools(value: Any) -> list[dict[str, Any]] | None:
     """The tools of a row: `[{"type": "function", "function": {"name", "description"?, "parameters"}}]`, or None.
 
-    `value` is a list or a JSON string of one. Tools in the API's form stay as they are; a bare function is wrapped,
-    and its parameters become JSON Schema. Rejected(`bad_tools`) if a tool can't be understood, or could not be
-    written as JSON again unchanged.
+    `value` is a list or a JSON string of one; each item may be a JSON string too, or a Python function's text. Tools
+    in the API's form stay as they are; a bare function is wrapped, and its parameters become JSON Schema.
+    Rejected(`bad_tools`) if a tool can't be understood, or could not be written as JSON again unchanged.
     """
     if isinstance(value, str):
         value = parse(value, "bad_tools") if value.strip() else None
@@ -58,6 +62,8 @@ def read_tools(value: Any) -> list[dict[str, Any]] | None:
 
 
 def _tool(item: Any) -> dict[str, Any]:
+    if isinstance(item, str):
+        item = _python_function(item) if item.lstrip().startswith("def ") else parse_loosely(item, "bad_tools")
     if not isinstance(item, dict):
         raise Rejected("bad_tools", f"a tool is {type(item).__name__}, not an object")
     wrapped = "function" in item
@@ -71,6 +77,31 @@ def _tool(item: Any) -> dict[str, Any]:
         bare["description"] = function["description"]
     bare["parameters"] = _parameters(function.get("parameters"))
     return {"type": "function", "function": bare}
+
+
+def _python_function(source: str) -> dict[str, Any]:
+    """A function whose parameters are those of a `def`, by its annotations, defaults and docstring."""
+    try:
+        node = _quietly(ast.parse, source.strip()).body[0]
+        if not isinstance(node, ast.FunctionDef):
+            raise ValueError("other Python text")
+        properties, required = {}, []
+        spec = node.args
+        arguments = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs]
+        without = len(spec.posonlyargs) + len(spec.args) - len(spec.defaults)
+        has_default = [index >= without for index in range(len(spec.posonlyargs) + len(spec.args))]
+        has_default += [default is not None for default in spec.kw_defaults]
+        for argument, optional in zip(arguments, has_default, strict=True):
+            properties[argument.arg] = _type(ast.unparse(argument.annotation)) if argument.annotation else {}
+            if not optional:
+                required.append(argument.arg)
+        about = ast.get_docstring(node)
+    except (SyntaxError, ValueError, MemoryError, IndexError) as error:  # whose texts differ by Python's version
+        raise Rejected("bad_tools", "a tool is text, but no JSON and no Python function") from error
+    parameters: dict[str, Any] = {"type": "object", "properties": properties}
+    if required:
+        parameters["required"] = required
+    return {"name": node.name, "description": about, "parameters": parameters}
 
 
 def _parameters(value: Any) -> dict[str, Any]:
@@ -102,6 +133,8 @@ def _schema(node: dict[str, Any]) -> dict[str, Any]:
     kind = schema.get("type")
     if isinstance(kind, str):
         schema["type"] = _JSON_TYPES.get(kind.strip().lower(), kind)
+        if schema["type"] == "any":
+            del schema["type"]  # JSON Schema's word for any value is none
     if isinstance(schema.get("properties"), dict):
         schema["properties"] = {
             name: _schema(about) if isinstance(about, dict) else about for name, about in schema["properties"].items()
@@ -137,11 +170,11 @@ def _type(declared: str) -> dict[str, Any]:
 def read_calls(value: Any, first: int) -> list[ToolCall]:
     """The tool calls of an assistant turn; without an id of its own a call is named `call_N`, N from `first`.
 
-    `value` is null, a call, a list of calls, or a JSON string of these; a call is `{"name", "arguments"}`, bare or as
-    the `function` of the API's form. Arguments become a JSON string. Rejected(`bad_tool_call`) otherwise.
+    `value` is null, a call, a list of calls, or a string of these, JSON or Python; a call is `{"name", "arguments"}`,
+    bare or as the `function` of the API's form. Arguments become a JSON string. Rejected(`bad_tool_call`) otherwise.
     """
     if isinstance(value, str):
-        value = parse(value, "bad_tool_call") if value.strip() else None
+        value = parse_loosely(value, "bad_tool_call") if value.strip() else None
     if value is None:
         return []
     items = value if isinstance(value, list) else [value]
@@ -182,7 +215,30 @@ def _arguments(value: Any) -> str:
 def parse(text: str, kind: str) -> Any:
     """The value of a JSON string in a field, exact; Rejected(`kind`) if it is none."""
     try:
-        orjson.loads(text)  # strict, as for rows: no NaN, no lone surrogates
-        return json.loads(text)  # exact: integers of any size
+        return load_exact(text.encode())
     except (ValueError, RecursionError) as error:
         raise Rejected(kind, f"not JSON: {error}") from error
+
+
+MAX_LITERAL = 1 << 18  # characters; Python's parser takes memory many times a text's size
+
+
+def parse_loosely(text: str, kind: str) -> Any:
+    """The value of JSON, or of a Python literal that could be JSON; Rejected(`kind`) if it is neither."""
+    try:
+        return parse(text, kind)
+    except Rejected:
+        if len(text) > MAX_LITERAL:
+            raise
+        try:
+            return load_exact(json.dumps(_quietly(ast.literal_eval, text.strip()), allow_nan=False).encode())
+        except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+            pass
+        raise  # with what JSON's parser said: the texts of Python's differ by its version
+
+
+def _quietly(read: Callable[[str], Any], text: str) -> Any:
+    """Python's parser on data, without its warnings of escapes that Python would not write."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return read(text)

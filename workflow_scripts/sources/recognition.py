@@ -1,0 +1,193 @@
+"""What `shape: auto` stands for: the shape that a source's first rows have, and the columns it is read from."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from workflow_scripts.config import Columns, Shape
+from workflow_scripts.sources.readers import Row
+from workflow_scripts.sources.rejects import Rejected
+from workflow_scripts.sources.shapes import USUAL, Key, column_names, held
+from workflow_scripts.sources.shapes.transcripts import is_transcript
+from workflow_scripts.sources.tools import parse
+
+ROWS = 200  # so many are looked at
+FITTING = 0.8  # the share of a column's values, empty ones aside, that must be of the kinds looked for
+PRESENT = 0.5  # the share of all rows that must have such a value
+
+EMPTY = "empty"
+TEXT = "text"
+ROLE_TURNS = "a list of {role, content}"
+FROM_TURNS = "a list of {from, value}"
+STRINGS = "a list of strings"
+JSON_TURNS = "a JSON string of a list of {role, content}"
+JSON_FROM_TURNS = "a JSON string of a list of {from, value}"
+JSON_LIST = "a JSON string of a list"
+TRANSCRIPT = "a transcript of USER: and ASSISTANT:"
+LIST = "a list"
+OBJECT = "an object"
+TEXTS = (TEXT, JSON_TURNS, JSON_FROM_TURNS, JSON_LIST, TRANSCRIPT)  # whatever the text says
+
+# The shapes that one column tells, by what it must hold.
+_TURNS: tuple[tuple[Shape, str], ...] = (
+    ("messages", ROLE_TURNS),
+    ("sharegpt", FROM_TURNS),
+    ("messages_json_string", JSON_TURNS),
+    ("sharegpt", JSON_FROM_TURNS),
+    ("alternating_strings", STRINGS),
+    ("transcript_string", TRANSCRIPT),
+)
+# The shapes that several columns tell, the more telling ones first, by what each must hold.
+_TEXTS: tuple[tuple[Shape, dict[Key, tuple[str, ...]]], ...] = (
+    ("tools_query_answers", {"prompt": TEXTS, "tools": (LIST, JSON_LIST, STRINGS), "response": (LIST, JSON_LIST)}),
+    ("alpaca", {"prompt": TEXTS, "input": (*TEXTS, EMPTY), "response": TEXTS}),
+    ("prompt_response_system", {"prompt": TEXTS, "system": (*TEXTS, EMPTY), "response": TEXTS}),
+    ("prompt_response", {"prompt": TEXTS, "response": TEXTS}),
+    ("prompt_response", {"prompt": TEXTS}),
+)
+
+
+class Recognized(NamedTuple):
+    """A shape, the columns to read it from, and one line that says why."""
+
+    shape: Shape
+    columns: Columns
+    why: str
+
+
+class Unrecognized(Exception):
+    """No shape fits; `found` says what each column holds, one line a column."""
+
+    def __init__(self, found: list[str]) -> None:
+        super().__init__(found)
+        self.found = found
+
+
+def recognize(rows: Iterable[Row], columns: Columns) -> Recognized:
+    """The shape of these rows, looked at one by one. Columns that the config names are read as it says.
+
+    Raises Unrecognized.
+    """
+    table = _Table(rows, [named for _, named in columns if named is not None])
+    found = _tree(table, columns) or _turns(table, columns) or _texts(table, columns)
+    if found is None:
+        raise Unrecognized(table.describe())
+    return found
+
+
+class _Table:
+    """What kinds of values each column holds."""
+
+    def __init__(self, rows: Iterable[Row], named: list[str]) -> None:
+        self.rows = 0
+        self.kinds: dict[str, Counter[str]] = defaultdict(Counter)
+        nested = [name for name in named if "." in name]
+        for row in rows:
+            self.rows += 1
+            for name in (*row, *(name for name in nested if name not in row)):
+                self.kinds[name][_kind(held(row, name))] += 1
+
+    def count(self, name: str, *kinds: str) -> int:
+        """In how many rows the column holds a value of these kinds; 0 where it mostly holds others."""
+        if name not in self.kinds:
+            return 0
+        found = self.kinds[name]
+        fitting = sum(found[kind] for kind in kinds)
+        fits = fitting >= FITTING * (found.total() - found[EMPTY]) and fitting >= PRESENT * self.rows
+        return fitting if fits else 0
+
+    def first(self, names: Iterable[str], *kinds: str) -> str | None:
+        """The first of these columns that holds these kinds."""
+        return next((name for name in names if self.count(name, *kinds)), None)
+
+    def first_there(self, names: Iterable[str]) -> str | None:
+        """The first of these columns that there is."""
+        return next((name for name in names if name in self.kinds), None)
+
+    def describe(self) -> list[str]:
+        return [
+            f"`{name}`: " + ", ".join(f"{kind} ({count})" for kind, count in kinds.most_common(4))
+            for name, kinds in self.kinds.items()
+        ]
+
+
+def _tree(table: _Table, columns: Columns) -> Recognized | None:
+    [prompt] = column_names("message_tree", columns)["prompt"]
+    if not all(table.count(name, *TEXTS) for name in ("message_id", "role", prompt)) or "parent_id" not in table.kinds:
+        return None
+    why = f"each row is one message, with `message_id`, `parent_id`, `role` and `{prompt}`"
+    return _recognized(table, "message_tree", columns, {"prompt": prompt}, why)
+
+
+def _turns(table: _Table, columns: Columns) -> Recognized | None:
+    for shape, kind in _TURNS:
+        name = table.first(column_names(shape, columns)["prompt"], kind)
+        if name is None and columns.prompt is None and kind != STRINGS:  # which tags would be too
+            others = [other for other in table.kinds if table.count(other, kind)]
+            name = others[0] if len(others) == 1 else None
+        if name is not None:
+            why = f"column `{name}` is {kind} in {table.count(name, kind)} of {table.rows} rows"
+            found = _recognized(table, shape, columns, {"prompt": name}, why)
+            if found is not None:
+                return found
+    return None
+
+
+def _texts(table: _Table, columns: Columns) -> Recognized | None:
+    for shape, wanted in _TEXTS:
+        usual = column_names(shape, columns)
+        names = {key: table.first(usual[key], *kinds) for key, kinds in wanted.items()}
+        held_by = {key: name for key, name in names.items() if name is not None}
+        if len(held_by) < len(wanted):
+            continue
+        asked = held_by["prompt"]
+        listed = ", ".join(f"`{name}`" for name in held_by.values())
+        why = f"columns {listed}" if len(held_by) > 1 else f"column {listed} and no answer"
+        why += f"; `{asked}` is text in {table.count(asked, *TEXTS)} of {table.rows} rows"
+        found = _recognized(table, shape, columns, held_by, why)
+        if found is not None:
+            return found
+    return None
+
+
+def _recognized(table: _Table, shape: Shape, columns: Columns, names: dict[Key, str], why: str) -> Recognized | None:
+    """The shape with these columns; None if the config names one that means nothing to the shape."""
+    if any(named is not None and key not in USUAL[shape] for key, named in columns):
+        return None
+    usual = column_names(shape, columns)
+    # Named where the shape would read another column, which rows have too.
+    other: dict[str, str] = {key: name for key, name in names.items() if table.first_there(usual[key]) != name}
+    return Recognized(shape, columns.model_copy(update=other), f"shape {shape}: {why}")
+
+
+def _kind(value: Any) -> str:
+    if value is None or value == []:
+        return EMPTY
+    if isinstance(value, str):
+        return _kind_of_text(value)
+    if isinstance(value, list):
+        return _kind_of_list(value)
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, int | float):
+        return "a number"
+    return OBJECT if isinstance(value, dict) else f"a {type(value).__name__}"
+
+
+def _kind_of_text(value: str) -> str:
+    if not value.strip():
+        return EMPTY
+    if value.lstrip()[0] == "[" and value.rstrip()[-1] == "]":
+        try:
+            kind = _kind_of_list(parse(value, "bad_messages"))
+        except Rejected:
+            return TEXT
+        return {ROLE_TURNS: JSON_TURNS, FROM_TURNS: JSON_FROM_TURNS}.get(kind, JSON_LIST)
+    return TRANSCRIPT if is_transcript(value) else TEXT
+
+
+def _kind_of_list(value: list[Any]) -> str:
+    for kind, role, content in ((ROLE_TURNS, "role", "content"), (FROM_TURNS, "from", "value")):
+        if all(isinstance(item, dict) and role in item for item in value) and any(content in item for item in value):
+            return kind  # a turn of calls may have no content
+    return STRINGS if all(isinstance(item, str) for item in value) else LIST

@@ -1,0 +1,210 @@
+"""One row to one conversation, by the shape that the config names or that recognition found.
+
+turns        the conversation from a list of turns, and the rules that hold for all shapes
+texts        one question and one answer; strings that take turns
+transcripts  a whole conversation in one string
+trees        one row a message
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+from workflow_scripts.config import Columns, Shape
+from workflow_scripts.sources.readers import Row, SourceRow
+from workflow_scripts.sources.rejects import Rejected
+from workflow_scripts.sources.shapes import texts, transcripts, trees
+from workflow_scripts.sources.shapes.turns import ROLES, Conversation, build
+from workflow_scripts.sources.tools import parse
+
+__all__ = [
+    "LANGUAGES",
+    "REQUIRED",
+    "ROLES",
+    "USUAL",
+    "Conversation",
+    "Key",
+    "column_names",
+    "converter",
+    "gather",
+    "held",
+    "row_id",
+]
+
+Key = Literal["prompt", "response", "system", "input", "tools", "id"]
+
+_IDS = ("id", "uuid", "prompt_id", "conversation_id", "conversation_hash", "session_id", "trajectory_id")
+# A name with a dot is a field of a column that is an object, as the template's arguments are in smoltalk2.
+_SYSTEMS = ("system", "system_prompt", "chat_template_kwargs.custom_instructions")
+_TOOLS = ("tools", "chat_template_kwargs.xml_tools", "chat_template_kwargs.python_tools")
+_QUESTIONS = ("prompt", "question", "instruction", "query", "problem")
+_ANSWERS = ("response", "answer", "output", "completion", "solution")
+LANGUAGES = ("language", "lang", "langdetect")
+
+# The usual names of each shape's columns, in order. Keys that are not here mean nothing to the shape; an empty tuple is
+# read only where the config names the column.
+USUAL: dict[Shape, dict[Key, tuple[str, ...]]] = {
+    "messages": {
+        "prompt": ("messages", "conversations", "conversation"),
+        "system": _SYSTEMS,
+        "tools": _TOOLS,
+        "id": _IDS,
+    },
+    "sharegpt": {
+        "prompt": ("conversations", "conversation", "messages"),
+        "system": _SYSTEMS,
+        "tools": _TOOLS,
+        "id": _IDS,
+    },
+    "messages_json_string": {
+        "prompt": ("messages_json", "messages", "conversations"),
+        "system": _SYSTEMS,
+        "tools": _TOOLS,
+        "id": _IDS,
+    },
+    "alternating_strings": {
+        "prompt": ("conversations", "data", "conversation", "dialog", "messages"),
+        "system": (),
+        "tools": (),
+        "id": _IDS,
+    },
+    "transcript_string": {
+        "prompt": ("chat", "conversation", "text"),
+        "system": ("system", "system_prompt"),
+        "tools": (),
+        "id": _IDS,
+    },
+    "message_tree": {"prompt": ("text",), "id": ("message_id",)},
+    "prompt_response": {
+        "prompt": _QUESTIONS,
+        "response": _ANSWERS,
+        "system": (),
+        "input": (),
+        "tools": (),
+        "id": _IDS,
+    },
+    "prompt_response_system": {
+        "prompt": _QUESTIONS,
+        "response": _ANSWERS,
+        "system": ("system_prompt", "system"),
+        "input": (),
+        "tools": (),
+        "id": _IDS,
+    },
+    "alpaca": {
+        "prompt": ("instruction", "prompt"),
+        "input": ("input",),
+        "response": ("output", "response"),
+        "system": (),
+        "tools": (),
+        "id": _IDS,
+    },
+    "tools_query_answers": {
+        "prompt": ("query", "question", "prompt"),
+        "tools": ("tools",),
+        "response": ("answers", "answer"),
+        "system": (),
+        "id": _IDS,
+    },
+}
+REQUIRED: dict[Shape, tuple[Key, ...]] = {
+    **dict.fromkeys(USUAL, ("prompt",)),
+    "prompt_response_system": ("prompt", "system"),
+    "tools_query_answers": ("prompt", "tools"),
+}
+
+
+def column_names(shape: Shape, columns: Columns) -> dict[Key, tuple[str, ...]]:
+    """For each key that means something to the shape, the columns it may be read from, in order."""
+    names: dict[Key, tuple[str, ...]] = {}
+    for key, usual in USUAL[shape].items():
+        named: str | None = getattr(columns, key)
+        names[key] = usual if named is None else (named,)
+    return names
+
+
+def gather(shape: Shape, columns: Columns, rows: Iterable[SourceRow]) -> Iterable[SourceRow]:
+    """What comes before rows are converted one by one: nothing, but for trees, whose rows are brought together."""
+    if shape != "message_tree":
+        return rows
+    return trees.gather(rows, column_names(shape, columns)["prompt"][0])
+
+
+def converter(shape: Shape, columns: Columns) -> Callable[[Row], Conversation]:
+    """The function that makes a row a conversation, or raises Rejected. It raises nothing else, whatever the row.
+
+    Of the columns that a key may be read from, it takes the first that a row has; where the shape can do without the
+    key, the first that is not empty.
+    """
+    names = column_names(shape, columns)
+    required = REQUIRED[shape]
+    convert = _CONVERTERS[shape]
+
+    def read(row: Row) -> Conversation:
+        values: dict[str, Any] = {}
+        for key, known in names.items():
+            for name in known:
+                value = held(row, name, _ABSENT)
+                if value is not _ABSENT and (key in required or value not in _EMPTY):
+                    values[key] = value
+                    break
+            else:
+                if key in required:
+                    raise Rejected("missing_column", f"no {' or '.join(known)}")
+        try:
+            return convert(values)
+        except RecursionError:
+            raise Rejected("nested_too_deep") from None
+
+    return read
+
+
+_ABSENT = object()
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
+
+
+def held(row: Row, name: str, default: Any = None) -> Any:
+    """What a row holds in the column `name`, or, for `a.b`, in the field `b` of the column `a`."""
+    if name in row:
+        return row[name]
+    outer, dot, inner = name.partition(".")
+    nested = row.get(outer) if dot else None
+    return held(nested, inner, default) if isinstance(nested, dict) else default
+
+
+def row_id(row: Row, names: tuple[str, ...]) -> str | None:
+    """The row's own id as text, from the first of the columns `names` that holds one; None if none does."""
+    for name in names:
+        value = held(row, name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        if isinstance(value, str) and value.strip():
+            return value
+    return None
+
+
+def _chat(role_key: str, content_key: str) -> Callable[[dict[str, Any]], Conversation]:
+    """The shapes that hold a list of turns, or a JSON string of one, which name role and content by these keys."""
+
+    def convert(values: dict[str, Any]) -> Conversation:
+        turns = values["prompt"]
+        if isinstance(turns, str):
+            turns = parse(turns, "bad_messages")
+        if not isinstance(turns, list):
+            raise Rejected("bad_messages", f"the turns are {type(turns).__name__}, not a list")
+        return build(turns, role_key, content_key, system=values.get("system"), tools=values.get("tools"))
+
+    return convert
+
+
+_CONVERTERS: dict[Shape, Callable[[dict[str, Any]], Conversation]] = {
+    "messages": _chat("role", "content"),
+    "sharegpt": _chat("from", "value"),
+    "messages_json_string": _chat("role", "content"),
+    "alternating_strings": texts.alternating,
+    "transcript_string": transcripts.transcript,
+    "message_tree": _chat("role", "text"),
+    "prompt_response": texts.one_answer,
+    "prompt_response_system": texts.one_answer,
+    "alpaca": texts.one_answer,
+    "tools_query_answers": texts.one_call,
+}
