@@ -54,7 +54,7 @@ def build(run: Run) -> tuple[pl.DataFrame, dict[str, Any]]:
 
 def _candidates(shard: Path, seed: int) -> pl.DataFrame:
     """A shard's prompts in the seeded order they are drawn in: row, first_id, dedupe_key, order."""
-    frame = pl.read_parquet(shard / "prompts.parquet", columns=["row", "first_id", "dedupe_key"])
+    frame = pl.read_parquet(shard / "prompts.parquet", columns=["row", "first_id", "dedupe_key"], glob=False)
     order = pl.Series("order", [order_key(seed, first_id) for first_id in frame["first_id"]], dtype=pl.Binary)
     return frame.with_columns(order).sort("order", "row")
 
@@ -65,7 +65,7 @@ def _account(run: Run, names: list[str], candidates: list[pl.DataFrame], drawn: 
     wanted = quotas(takes, config.prompts.total)
     sources = []
     for name, quota, frame, result in zip(names, wanted, candidates, drawn, strict=True):
-        stats = files.read_json(run.source(name))
+        stats = files.read_json(run.source(name), "rows", "rejects")
         sources.append(
             {
                 "source": name,

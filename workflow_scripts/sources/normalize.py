@@ -119,7 +119,7 @@ def _identity(file: SourceFile) -> tuple[int, int, int]:
 
 def ensure_shard(run: Run, name: str) -> Path:
     """The shard folder of a run's source, whole: as it is, or built from the files that lock.json recorded."""
-    locked = files.read_json(run.lock)["sources"][name]
+    locked = files.read_json(run.lock, "sources")["sources"][name]
     folder: Path = run.results / locked["shard"]
     if finished(folder) is None:
         source = run.config.sources[name]
