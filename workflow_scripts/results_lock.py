@@ -3,7 +3,6 @@
 import errno
 import fcntl
 import getpass
-import socket
 import time
 from pathlib import Path
 from typing import BinaryIO
@@ -59,7 +58,7 @@ def _holder(path: Path) -> str:
 
 def _where(process: ProcessId) -> str:
     """The process's host. The boot is the machine's, the host name and the pid may be a container's."""
-    if process.host == socket.gethostname() or process.boot_id != processes.boot_id():
+    if process.on_this_host() or process.boot_id.partition(":")[0] != processes.machine_boot_id():
         return process.host
     return f"{process.host}, a container on this machine (or the machine itself, if this is one)"
 

@@ -45,7 +45,8 @@ def test_a_dataset_is_looked_up_once_and_its_commit_binds_the_run(project: Proje
     assert (locked["dataset"], locked["revision"]) == ("own/data", commit)
 
     hub.commit("own/data", {"data/train.jsonl": lines(["New?"])})
-    (project.made.folder / "sources" / "hubs.json").unlink()
+    for made in ("sources/hubs.json", "manifest.parquet", "prompts/split.json"):
+        (project.made.folder / made).unlink()
     for shard in (project.results / "sources").glob("hubs-*/stats.json"):
         shard.unlink()
     project.finish()  # by the commit that lock.json binds

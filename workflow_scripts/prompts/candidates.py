@@ -60,7 +60,7 @@ class Shards:
                 return
 
     def _of_shard(self, name: str, shard: Path) -> Iterator[Candidate]:
-        frame = pl.read_parquet(shard / "prompts.parquet", columns=["row", "first_id", "dedupe_key"])
+        frame = pl.read_parquet(shard / "prompts.parquet", columns=["row", "first_id", "dedupe_key"], glob=False)
         seed = self.run.config.prompts.seed
         order = pl.Series("order", [order_key(seed, first_id) for first_id in frame["first_id"]], dtype=pl.Binary)
         self.frames[name] = frame.with_columns(order).sort("order", "row")
@@ -72,7 +72,9 @@ class Shards:
 def source_shard(run: Run, name: str) -> Path:
     """The shard that the manifest's `source` names: of one of the run's sources, or of a stand-in."""
     if name in run.config.sources:
-        return ensure_shard(run.results, name, run.config.sources[name], files.read_json(run.lock)["sources"][name])
+        return ensure_shard(
+            run.results, name, run.config.sources[name], files.read_json(run.lock, "sources")["sources"][name]
+        )
     readings = dict(run.config.prompts.fill)
     for source in run.config.sources.values():
         readings |= source.substitutes

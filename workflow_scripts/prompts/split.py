@@ -40,7 +40,9 @@ def _write_batch(run: Run, manifest: pl.DataFrame, chunks: list[str]) -> None:
     wanted = manifest.filter(pl.col("chunk").is_in([int(chunk) for chunk in chunks]))
     parts = []
     for (source,), rows in wanted.group_by(["source"], maintain_order=True):
-        shard = pl.scan_parquet(source_shard(run, str(source)) / "prompts.parquet").drop("first_id", "dedupe_key")
+        shard = pl.scan_parquet(source_shard(run, str(source)) / "prompts.parquet", glob=False).drop(
+            "first_id", "dedupe_key"
+        )
         parts.append(rows.lazy().join(shard, on="row", how="left").collect())
     found = pl.concat(parts).sort("chunk", "position") if parts else None
     for chunk in chunks:

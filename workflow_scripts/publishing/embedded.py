@@ -43,7 +43,7 @@ def ensure_started(run: Run) -> Access:
     folder = run.store
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     state = supervisor.ensure(folder, lambda: _service(folder.absolute()))
-    credentials = files.read_json(folder / "credentials.json")
+    credentials = files.read_json(folder / "credentials.json", "access_key", "secret_key")
     access = Access(state.facts["endpoint_url"], credentials["access_key"], credentials["secret_key"])
     client = clients.embedded(access)
     with s3_errors.plain(f"the embedded store at {access.endpoint_url}", if_no_answer(run)):

@@ -75,7 +75,7 @@ def content_hash(fingerprint: Fingerprint) -> str:
 
 def publish_training(run: Run, store: Store, index: Path) -> list[PublishedObject]:
     """Publish the files that a training index lists, then the index."""
-    entries = files.read_json(index)["files"]
+    entries = files.read_json(index, "files")["files"]
     folder = index.parent
     with ThreadPoolExecutor(THREADS) as pool:
         published = pool.map(
@@ -129,7 +129,7 @@ def main() -> None:
             case "training":
                 objects = publish_training(run, store, arguments.index)
             case _:
-                objects = publish_index(store, [files.read_json(path) for path in arguments.receipts])
+                objects = publish_index(store, [files.read_json(path, "objects") for path in arguments.receipts])
         files.write_json(receipt, Receipt(objects=by_path(objects)))
     size = sum(item["bytes"] for item in objects)
     say(f"{len(objects)} objects ({size / 1e6:.1f} MB) are in s3://{store.bucket}/{store.prefix}{store.run}/, verified")

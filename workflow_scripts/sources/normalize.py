@@ -179,7 +179,7 @@ def normalize(path: Path) -> None:
     run, name = Run.holding(path), path.stem
     if name not in run.config.sources:
         raise PlainError(f"{path}: the run has no source {name!r}; it has {', '.join(run.config.sources)}")
-    locked: Locked = files.read_json(run.lock)["sources"][name]
+    locked: Locked = files.read_json(run.lock, "sources")["sources"][name]
     if "unavailable" in locked:
         say(f"source {name}: {locked['unavailable']['reason']}. Its substitutes stand in")
         files.write_json(path, {"source": name, "unavailable": locked["unavailable"]})
