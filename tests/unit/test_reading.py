@@ -15,7 +15,8 @@ from workflow_scripts import config, files
 from workflow_scripts.errors import PlainError
 from workflow_scripts.sources import reading
 from workflow_scripts.sources.normalize import SourceFile, build_shard
-from workflow_scripts.sources.readers import NamedFile, count_rows, is_sampled, read_source
+from workflow_scripts.sources.readers import NamedFile, count_rows, read_source
+from workflow_scripts.sources.sampling import is_sampled
 
 
 def good(count: int, **more: Any) -> list[dict[str, Any]]:

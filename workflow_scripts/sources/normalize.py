@@ -6,6 +6,8 @@ Of a dataset that can't be read, and that others may stand in for, SOURCE.json s
 import argparse
 import shutil
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,14 +17,15 @@ from workflow_scripts.jobs import run_job, say, timed
 from workflow_scripts.run import Run
 from workflow_scripts.sources import NORMALIZER_VERSION
 from workflow_scripts.sources.locking import Locked
-from workflow_scripts.sources.readers import NamedFile, resolve
+from workflow_scripts.sources.readers import PARQUET, Elsewhere, NamedFile, ending, resolve
 from workflow_scripts.sources.reading import Reading
 from workflow_scripts.sources.shard import PromptsWriter, finished
 
 
 class SourceFile(NamedTuple):
-    """A file to be read. `name` is what rows are named by: a local file's own, a hub file's path in its repository.
+    """A file, on this machine, that is to be read.
 
+    `name` is what rows are named by: a local file's own, a hub file's path in its repository.
     `sha256` is what the run's lock.json recorded; None where the download was verified against the hub's hash.
     """
 
@@ -40,7 +43,7 @@ class SourceFile(NamedTuple):
 def build_shard(
     name: str,
     reading: config.Reading,
-    sources: list[SourceFile],
+    sources: Sequence[SourceFile | Elsewhere],
     folder: Path,
     origin: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -62,7 +65,7 @@ def build_shard(
 def _find_or_build(
     name: str,
     reading: config.Reading,
-    sources: list[SourceFile],
+    sources: Sequence[SourceFile | Elsewhere],
     folder: Path,
     origin: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -85,23 +88,28 @@ def _find_or_build(
 
 
 def _build(
-    name: str, reading: config.Reading, sources: list[SourceFile], tmp: Path, origin: dict[str, Any]
+    name: str,
+    reading: config.Reading,
+    sources: Sequence[SourceFile | Elsewhere],
+    tmp: Path,
+    origin: dict[str, Any],
 ) -> dict[str, Any]:
     start = time.monotonic()
     total_bytes = sum(file.bytes for file in sources)
-    say(f"source {name}: reading {len(sources)} file{'s' * (len(sources) != 1)}, {total_bytes:,} bytes")
-    before = [_check_unchanged(file) for file in sources]
+    local = [file for file in sources if isinstance(file, SourceFile)]
+    if len(local) == len(sources):
+        say(f"source {name}: reading {len(sources)} file{'s' * (len(sources) != 1)}, {total_bytes:,} bytes")
+    before = [_check_unchanged(file) for file in local]
+    named = [NamedFile(file.path if isinstance(file, SourceFile) else file, file.name) for file in sources]
     rows = Reading(name, reading)
     prompts = tmp / "prompts.parquet"
     with files.atomic_path(prompts) as path:
         writer = PromptsWriter(path)
         try:
-            files.write_jsonl_zst(
-                tmp / "rejects.jsonl.zst", rows.run([NamedFile(file.path, file.name) for file in sources], writer)
-            )
+            files.write_jsonl_zst(tmp / "rejects.jsonl.zst", rows.run(named, writer))
         finally:
             writer.close()
-    for file, identity in zip(sources, before, strict=True):
+    for file, identity in zip(local, before, strict=True):
         if _identity(file) != identity:
             raise PlainError(f"{file.path} changed while it was read; run the same line again")
     rows.check()
@@ -147,26 +155,40 @@ def ensure_shard(results: Path, name: str, reading: config.Reading, locked: Lock
     folder = results / str(locked["shard"])
     if finished(folder) is None:
         origin = {key: value for key, value in locked.items() if key != "shard"}
-        build_shard(name, reading, _recorded_files(name, reading, locked), folder, origin)
+        with _recorded_files(name, reading, locked) as sources:
+            build_shard(name, reading, sources, folder, origin)
     return folder
 
 
-def _recorded_files(name: str, reading: config.Reading, locked: Locked) -> list[SourceFile]:
-    """The files of a source, here: local ones where they are now, by name, since folders may move; others fetched."""
-    if reading.path is None:
-        from workflow_scripts.sources import download, hub
+@contextmanager
+def _recorded_files(name: str, reading: config.Reading, locked: Locked) -> Iterator[Sequence[SourceFile | Elsewhere]]:
+    """The files of a source: those of the hub, or local ones where they are now, by name, since folders may move."""
+    if reading.path is not None:
+        yield _local_files(reading.path, locked)
+        return
+    from workflow_scripts.sources import download, hub, remote, transfer
 
-        found = hub.Resolved.from_json(locked)
-        return [
-            SourceFile(
-                download.fetch(found.dataset, found.revision, file, f"source {name}"), file.path, file.bytes, None
-            )
-            for file in found.files
+    found, say_as = hub.Resolved.from_json(locked), f"source {name}"
+    in_parts = reading.sample is not None and all(ending(Path(file.path)) in PARQUET for file in found.files)
+    paths: Sequence[Path | None] = (
+        [download.find(found.dataset, found.revision, file) for file in found.files]
+        if in_parts
+        else download.fetch_all(found, say_as)
+    )
+    with transfer.new_client() as client:
+        yield [
+            remote.RemoteFile(client, found.dataset, found.revision, file, say_as)
+            if path is None
+            else SourceFile(path, file.path, file.bytes, None)
+            for path, file in zip(paths, found.files, strict=True)
         ]
-    paths, recorded = resolve(reading.path), locked["files"]
+
+
+def _local_files(path_pattern: str, locked: Locked) -> list[SourceFile]:
+    paths, recorded = resolve(path_pattern), locked["files"]
     if [path.name for path in paths] != [file["name"] for file in recorded]:
         raise PlainError(
-            f"{reading.path} names other files than when this run began ({len(paths)} now, {len(recorded)} then). Put "
+            f"{path_pattern} names other files than when this run began ({len(paths)} now, {len(recorded)} then). Put "
             f"them back, or run the same line again: with the new files it starts a new run"
         )
     return [

@@ -18,10 +18,9 @@ from workflow_scripts.sources.readers import (
     Row,
     SourceRow,
     column_names,
-    count_rows,
-    is_sampled,
     read_source,
 )
+from workflow_scripts.sources.sampling import Sample
 from workflow_scripts.sources.shapes import trees
 from workflow_scripts.sources.shard import PromptsWriter
 from workflow_scripts.sources.tally import Tally
@@ -88,8 +87,7 @@ class Reading:
             self._recognize(files)
         for file in files:
             self._see(column_names(file.path))
-        rows = self._sampled(read_source(files, self._wanted(), self._source.max_row_bytes), files)
-        for source_row in shapes.gather(self._shape, self._columns, rows):
+        for source_row in shapes.gather(self._shape, self._columns, self._rows(files)):
             self.tally.rows += 1
             try:
                 if isinstance(source_row.row, rejects.BadRow):
@@ -111,16 +109,16 @@ class Reading:
             names |= set(trees.COLUMNS)
         return names | {name.partition(".")[0] for name in names}
 
-    def _sampled(self, rows: Iterable[SourceRow], files: list[NamedFile]) -> Iterable[SourceRow]:
-        sample = self._source.sample
-        if sample is None:
-            return rows
-        total = sum(count_rows(file.path, self._source.max_row_bytes) for file in files)
-        if total <= sample:
-            return rows
-        self.tally.rows_in_source = total
-        say(f"source {self._name}: reading an even sample of {sample:,} of {total:,} rows")
-        return (row for row in rows if is_sampled(row.in_source, sample, total))
+    def _rows(self, files: list[NamedFile]) -> Iterable[SourceRow]:
+        if self._source.sample is None:
+            return read_source(files, self._wanted(), self._source.max_row_bytes)
+        sample = Sample.of(files, self._source.sample, self._wanted(), self._source.max_row_bytes)
+        if sample.rows < sample.total:
+            self.tally.rows_in_source = sample.total
+        described = sample.describe()
+        if described is not None:
+            say(f"source {self._name}: {described}")
+        return sample.read()
 
     def check(self) -> None:
         """After the last row: PlainError unless the rows fit the shape and the columns."""
