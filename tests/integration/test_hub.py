@@ -5,14 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 
 import pytest
 from huggingface_hub import constants
 
-from tests.standin.hub import Hub, running_hub
+from tests.standin.hub import Hub
 from tests.standin.running import ROOT
 from tests.standin.waiting import until
 from workflow_scripts import files
@@ -22,21 +21,6 @@ from workflow_scripts.sources.hub import HubFile, Resolved, Unavailable
 
 DATA = b"".join(b'{"row": %d}\n' % row for row in range(40_000))  # some 500 kB: large, it is of the store
 SMALL = b'{"row": 0}\n'
-
-
-@pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
-    """A hub, as this process sees it: no token, empty caches, no pauses worth their name."""
-    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_OFFLINE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf"))
-    monkeypatch.setenv("DRAFTMILL_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(hub, "WAITS", (0.01,) * 4)
-    monkeypatch.setattr(transfer, "FIRST_PAUSE", 0.01)
-    with running_hub() as running:
-        monkeypatch.setenv("HF_ENDPOINT", running.url)
-        yield running
 
 
 def resolve(

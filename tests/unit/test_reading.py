@@ -1,22 +1,18 @@
 """One pass over a source: auto, where, sample, limits, and what stats.json counts."""
 
 import json
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from workflow_scripts import config, files
 from workflow_scripts.errors import PlainError
 from workflow_scripts.sources import reading
 from workflow_scripts.sources.normalize import SourceFile, build_shard
 from workflow_scripts.sources.readers import NamedFile, count_rows, read_source
-from workflow_scripts.sources.sampling import is_sampled
 
 
 def good(count: int, **more: Any) -> list[dict[str, Any]]:
@@ -146,14 +142,6 @@ def test_a_column_of_where_that_no_row_has(tmp_path: Path, name: str) -> None:
         PlainError, match="no row has the column langauge, which the config names; columns found: prompt"
     ):
         Shard(tmp_path, write(tmp_path / name, good(3)), where={"langauge": "en"})
-
-
-@given(total=st.integers(1, 300), sample=st.integers(1, 300))
-def test_a_sample_is_even_and_exact(total: int, sample: int) -> None:
-    taken = [index for index in range(total) if is_sampled(index, sample, total)]
-    assert len(taken) == min(sample, total)
-    gaps = {after - before for before, after in pairwise(taken)}
-    assert not gaps or max(gaps) - min(gaps) <= 1
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.json", "x.parquet"])

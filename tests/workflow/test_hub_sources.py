@@ -1,8 +1,12 @@
 """Sources on the hub in real runs: looked up once, bound, read, and replaced where they can't be."""
 
 import json
+import random
 from collections.abc import Iterator
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.standin.hub import Hub, running_hub
@@ -102,6 +106,24 @@ def test_a_gated_dataset_is_replaced_by_the_first_substitute_that_can_be_read(pr
     for path in [*project.made.chunk_files("00001"), project.made.journal("00001")]:
         path.unlink()
     project.finish(HF_ENDPOINT=NOBODY)
+
+
+def test_a_sample_of_parquet_is_read_in_parts(project: Project, hub: Hub, tmp_path: Path) -> None:
+    draw = random.Random(0)
+    rows = [{"instruction": f"Old {n}?", "output": draw.randbytes(200).hex(), "n": n} for n in range(4000)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "made", row_group_size=20, write_statistics=False)
+    hub.commit("own/data", {"data/train.parquet": (tmp_path / "made").read_bytes()})
+    project.config["sources"]["hubs"] = {"dataset": "own/data", "sample": 400, "take": 8}
+    result = project.finish()
+    size = (tmp_path / "made").stat().st_size
+    assert result.lines(
+        f"source hubs: 1 file, {size / 1e6:.1f} MB on the hub; reading a sample of 400 of 4,000 rows, about "
+    ), result.output
+    assert sum(prompt.startswith("Old") for prompt in project.requests()) == 8
+    asked = hub.asked("/resolve/")
+    assert asked and all(each.range is not None for each in asked)
+    assert sum(each.sent for each in hub.log) < size / 2
+    assert not list((project.home / "hub").rglob("*.parquet*"))
 
 
 @pytest.mark.parametrize("fault", ["away", "503"])

@@ -38,7 +38,7 @@ class RemoteFile(io.RawIOBase):
         self._file, self._say_as = file, say_as
         self.name, self.bytes = file.path, file.bytes
         self._position = 0
-        self._end, self._end_bytes = _Held(file.bytes, file.bytes, 0), io.BytesIO()  # where Parquet has its footer
+        self._end_start, self._end = file.bytes, b""  # where Parquet has its footer, which each opening reads
         self._parts: list[_Held] = []
         self._spool: IO[bytes] = io.BytesIO()
 
@@ -76,15 +76,13 @@ class RemoteFile(io.RawIOBase):
         if held is not None:
             self._spool.seek(held.at + position - held.start)
             return self._spool.read(min(most, held.stop - position))
-        if position < self._end.start:
-            stop = position + most
+        if position < self._end_start:
             block = io.BytesIO()
-            self._fetch(position, stop, block)
-            if stop < self.bytes:
+            self._fetch(position, min(position + most, self._end_start), block)
+            if position + most < self._end_start:
                 return block.getvalue()
-            self._end, self._end_bytes = _Held(position, stop, 0), block  # asked for at each opening
-        self._end_bytes.seek(position - self._end.start)
-        return self._end_bytes.read(most)
+            self._end_start, self._end = position, block.getvalue() + self._end
+        return self._end[position - self._end_start :][:most]
 
     @contextmanager
     def holding(self, spans: Sequence[tuple[int, int]]) -> Iterator[None]:
