@@ -134,6 +134,22 @@ def test_auto_looks_at_the_first_rows_only(served: Hub, held: dict[str, bytes], 
     assert sum(asked.sent for asked in served.log) < sum(map(len, held.values())) / 3
 
 
+def test_columns_with_fields(served: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All fields of a wanted column are one part, and no column of a like name is in it."""
+    monkeypatch.setattr(sampling, "LEAST_GROUPS", 5)
+    draw = random.Random(0)
+    turns = [[{"role": "user", "content": f"Q{n} {draw.randbytes(100).hex()}"}] for n in range(2000)]
+    table = pa.table({"messages": turns, "messages_more": [[draw.randbytes(9000)] for _ in range(2000)]})
+    pq.write_table(table, tmp_path / "made", row_group_size=200)
+    held = {"train.parquet": (tmp_path / "made").read_bytes()}
+    served.commit("o/d", held)
+    source = reading(500, "messages")
+    made = shard(tmp_path / "results", source)
+    assert content(made) == content(local_shard(tmp_path / "local", source, held))
+    at_store = [asked for asked in served.log if asked.origin == "store"]
+    assert len(at_store) == 1 + 5 and sum(asked.sent for asked in at_store) < 300_000
+
+
 @pytest.mark.parametrize("whole", [0, 1, 2])
 def test_a_file_that_is_here_is_read_here(served: Hub, held: dict[str, bytes], tmp_path: Path, whole: int) -> None:
     found = hub.resolve("o/d", None, None, None, [])
