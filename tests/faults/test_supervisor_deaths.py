@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -227,6 +228,18 @@ def test_the_supervisor_is_killed_and_reaped(world: World) -> None:
     assert len(supervisor.reap(world.folder)) == 4
     assert world.survivors() == []
     assert supervisor.reap(world.folder) == []
+
+
+def test_what_a_killed_supervisor_left_is_not_ended_from_a_copy_of_the_folder(world: World, tmp_path: Path) -> None:
+    first = world.ensure()
+    os.kill(first.supervisor.pid, signal.SIGKILL)
+    assert first.service is not None
+    until(lambda: not first.supervisor.alive() and first.service is not None and not first.service.alive())
+    shutil.copytree(world.folder, tmp_path / "copy")
+    assert supervisor.reap(tmp_path / "copy") == []
+    assert len(world.survivors()) == 4
+    world.folder = world.folder.rename(tmp_path / "renamed")
+    assert len(supervisor.reap(world.folder)) == 4
 
 
 def test_the_next_start_reaps_what_a_killed_supervisor_left(world: World) -> None:

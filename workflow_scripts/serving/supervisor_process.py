@@ -19,7 +19,15 @@ from workflow_scripts import files, processes
 from workflow_scripts.errors import PlainError
 from workflow_scripts.processes import ProcessId
 from workflow_scripts.serving import service_log
-from workflow_scripts.serving.supervisor import LEFTOVERS_GRACE, MARK, Service, State, read_state, registered_runs
+from workflow_scripts.serving.supervisor import (
+    LEFTOVERS_GRACE,
+    MARK,
+    Service,
+    State,
+    folder_id,
+    read_state,
+    registered_runs,
+)
 
 
 @dataclass(frozen=True)
@@ -207,6 +215,7 @@ def supervise(folder: Path) -> None:
             group=None,
             grace=service.grace,
             facts=service.facts,
+            folder=folder_id(folder),
         )
         _Supervisor(folder, service, state).run()
 
