@@ -386,6 +386,23 @@ def test_a_second_supervisor_refuses(world: World) -> None:
     assert second.stderr == f"error: {world.folder} has a supervisor already\n"
 
 
+def test_what_a_killed_service_left_in_its_scratch_folder_is_removed(world: World, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    service = replace(world.service(), scratch=str(scratch))
+    for victim in ("supervisor", "service"):  # what the killed supervisor could not remove, the next start does
+        supervisor.ensure(world.folder, lambda: service)
+        world.note()
+        assert list(scratch.iterdir()) == []
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(scratch / "s3.sock"))
+        state = last_state(world)
+        process = state.supervisor if victim == "supervisor" else state.service
+        assert process is not None
+        os.kill(process.pid, signal.SIGKILL)
+        assert processes.wait_for_death(state.supervisor, DEADLINE)
+    assert not scratch.exists()
+
+
 def test_locks_are_held_while_the_service_lives(world: World, tmp_path: Path) -> None:
     lock = tmp_path / "environment.lock"
     service = replace(world.service(), hold_locks=[str(lock)])

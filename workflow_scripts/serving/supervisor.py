@@ -56,6 +56,7 @@ class Service:
     start_timeout: float  # seconds
     grace: float  # seconds from SIGTERM to SIGKILL
     hold_locks: list[str] = field(default_factory=list)  # files flocked, shared, as long as the supervisor lives
+    scratch: str = ""  # a folder for what dies with the service, sockets say: empty at the start, removed at the end
     facts: dict[str, Any] = field(default_factory=dict)  # JSON values, copied into the state for its readers
 
     @classmethod

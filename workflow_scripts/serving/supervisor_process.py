@@ -3,6 +3,7 @@
 import http.client
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
@@ -72,12 +73,20 @@ class _Supervisor:
             self.closing.set()
             if left := processes.end_all(self._offspring, grace):
                 print(f"processes {left} survive SIGKILL", file=sys.stderr)
+            self._clear_scratch()
 
     def _on_end_signal(self, number: int, _frame: FrameType | None) -> None:
         self.events.put(_Event("end", f"ended by {signal.Signals(number).name} to its supervisor"))
 
+    def _clear_scratch(self) -> None:
+        if self.service.scratch:
+            shutil.rmtree(self.service.scratch, ignore_errors=True)
+
     def _launch(self) -> None:
         self.write(status="starting")
+        self._clear_scratch()  # a supervisor that was killed removed nothing
+        if self.service.scratch:
+            Path(self.service.scratch).mkdir()
         with service_log.open_for_start(self.folder / "service.log", self.state.started, self.service.argv) as log:
             # From the main thread, and before there is another: PDEATHSIG goes by the thread that forks.
             self.process = subprocess.Popen(
