@@ -64,7 +64,7 @@ def test_a_state_is_live_while_it_is_ready_and_those_it_hangs_on_live() -> None:
     assert not is_live(a_state(status="starting"))
     assert not is_live(a_state(supervisor=dead(here)))
     assert not is_live(a_state(run=dead(here)))
-    assert not is_live(a_state(supervisor=replace(here, host="elsewhere")))
+    assert not is_live(a_state(supervisor=replace(here, boot_id="another")))
 
 
 def test_a_live_service_is_not_made_again(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_what_make_service_says_comes_through_and_frees_the_start(tmp_path: Path
 
 
 def test_a_folder_in_use_on_another_host_is_refused(tmp_path: Path) -> None:
-    elsewhere = replace(ProcessId.here(), host="node7")
+    elsewhere = replace(ProcessId.here(), host="node7", boot_id="another")
     files.write_json(tmp_path / "state.json", a_state(supervisor=elsewhere, folder="another device").to_json())
     with (
         files.file_lock(tmp_path / "supervisor.lock"),
@@ -130,7 +130,7 @@ def test_a_folder_in_use_on_another_host_is_refused(tmp_path: Path) -> None:
 
 def test_nothing_of_another_host_or_of_a_live_supervisor_is_reaped(tmp_path: Path) -> None:
     here = ProcessId.here()
-    for owner in (here, replace(here, host="node7"), replace(here, boot_id="another")):
+    for owner in (here, replace(here, boot_id="another")):
         write_state(tmp_path, supervisor=owner)
         assert supervisor.reap(tmp_path) == []
 
@@ -138,7 +138,7 @@ def test_nothing_of_another_host_or_of_a_live_supervisor_is_reaped(tmp_path: Pat
 def test_each_run_is_registered_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_state(tmp_path)
     here = ProcessId.here()
-    for run in (str(here), str(here), "", str(replace(here, host="node7"))):
+    for run in (str(here), str(here), "", str(replace(here, host="node7", boot_id="another"))):
         monkeypatch.setenv(RUN_PROCESS_VARIABLE, run)
         supervisor.ensure(tmp_path, lambda: SERVICE)
     assert supervisor.registered_runs(tmp_path) == [here]
