@@ -1,6 +1,7 @@
 """Only what is published, superseded or long unused goes, and only when told."""
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -141,7 +142,7 @@ def test_what_the_store_does_not_have_any_more_stays(
     assert says in capsys.readouterr().out and old.folder.exists()
     bucket.trouble, bucket.objects = "", there
     remove(results, monkeypatch)
-    assert not old.folder.exists()
+    assert not old.folder.exists() and list(results.glob(".*removed")) == []
 
 
 def test_an_embedded_store_that_is_gone_is_not_made_anew(
@@ -162,6 +163,30 @@ def test_the_store_is_asked_for_what_could_go_only(results: Path, bucket: Bucket
     assert found(results, ask_store=True) == set() and bucket.asked == 0
     make_run(results, "mine-2", CHUNK)
     assert found(results) != set() and bucket.asked == 0
+
+
+def test_a_removal_that_was_cut_short_is_ended_by_the_next(
+    results: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(results, "mine-1", WHOLE)
+    make_run(results, "mine-2", [])
+    (results / "mine").symlink_to("mine-2")
+    bucket.objects = dict.fromkeys(WHOLE, 7)
+    marker = results.parent / "home" / "envs" / "sglang-cpu-1" / "draftmill.json"
+    files.write_json(marker, {})
+    os.utime(marker, (0, 0))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda path: None)  # nothing is removed yet
+        remove(results, patch)
+    left = {"results/.mine-1.removed", "home/envs/.sglang-cpu-1.removed"}
+    assert {path.name for path in results.glob("mine*")} == {"mine", "mine-2"} and not marker.exists()
+    assert found(results) == left
+    (results / ".mine-1.removed" / "run.yaml").unlink()
+    with files.file_lock(results.parent / "home" / "envs" / "sglang-cpu-1.lock"):  # it is being built again
+        assert found(results) == {"results/.mine-1.removed"}
+    remove(results, monkeypatch)
+    assert found(results) == set() and not any((results.parent / path).exists() for path in left)
 
 
 def test_environments_go_when_nobody_holds_or_used_them(results: Path) -> None:

@@ -3,7 +3,8 @@
 - journals of chunks that are published: their completions are in the store, and would be fetched from there;
 - with `--journals RUN`, journals of that run's finished chunks, published or not, if the chunks' files are unharmed;
 - superseded runs: an older run of the same name, published whole, which results/NAME no longer points to;
-- environments that nobody holds and that were unused for 30 days: clones share them.
+- environments that nobody holds and that were unused for 30 days: clones share them;
+- what is left of any of these where a removal was cut short.
 
 Published is what the receipts name and, before anything is removed, what the store still has: it is asked then, the
 embedded one is started for it. Nothing that is neither published nor asked for by name is ever touched.
@@ -27,6 +28,7 @@ from workflow_scripts.run import Run
 
 UNUSED_SECONDS = 30 * 24 * 3600
 IF_REMOVED = "--remove deletes it, but asks the store first whether it still has what was published"
+REMOVED = ".removed"  # what is being removed is named .NAME.removed
 
 
 @dataclass(frozen=True)
@@ -77,12 +79,20 @@ def find(results: Path, journals_of: list[Path], ask_store: bool) -> list[Item]:
     """Everything that can go, in the results folder and in the cache. Says why what was asked for stays."""
     envs = files.cache_home() / "envs"
     named = {path.resolve() for path in journals_of}
-    items: list[Item] = []
-    for run in [Run(path.parent) for path in sorted(results.glob("*/run.yaml")) if not path.parent.is_symlink()]:
+    items = [*_cut_short(results), *_cut_short(envs)]
+    for run in [Run(path.parent) for path in sorted(results.glob("[!.]*/run.yaml")) if not path.parent.is_symlink()]:
         published = Published(run, ask_store)
         superseded = _superseded(run, published)
         items += [superseded] if superseded else _journals(run, run.folder.resolve() in named, published)
     return [*items, *_environments(envs)]
+
+
+def _cut_short(folder: Path) -> Iterator[Item]:
+    for path in sorted(folder.glob(f".*{REMOVED}")):
+        lock = folder / f"{path.name[1:].removesuffix(REMOVED)}.lock"
+        if lock.exists() and _held(lock):  # an environment's, that is being removed or is there again
+            continue
+        yield Item(path, "left by a removal that was cut short", _size(path), lock if lock.exists() else None)
 
 
 def _journals(run: Run, asked: bool, published: Published) -> Iterator[Item]:
@@ -119,7 +129,7 @@ def _superseded(run: Run, published: Published) -> Item | None:
 
 
 def _environments(folder: Path) -> Iterator[Item]:
-    for marker in sorted(folder.glob("*/draftmill.json")):
+    for marker in sorted(folder.glob("[!.]*/draftmill.json")):
         unused = time.time() - marker.stat().st_mtime
         lock = folder / f"{marker.parent.name}.lock"
         if unused < UNUSED_SECONDS or _held(lock):
@@ -153,11 +163,12 @@ def remove(item: Item) -> None:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
-        (path / "draftmill.json").unlink(missing_ok=True)  # first, so that half an environment is none
-        shutil.rmtree(path)
-    else:
+    if not path.is_dir():
         path.unlink()
+        return
+    if not path.name.endswith(REMOVED):  # else it was renamed before
+        path = path.rename(path.with_name(f".{path.name}{REMOVED}"))  # half a run or environment is none
+    shutil.rmtree(path)
 
 
 def main() -> None:
