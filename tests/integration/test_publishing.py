@@ -13,6 +13,7 @@ import pytest
 from tests.integration.real_store import make_run, write_chunk, write_start
 from workflow_scripts import files
 from workflow_scripts.errors import PlainError
+from workflow_scripts.files import clean
 from workflow_scripts.publishing import embedded, preflight, publish
 from workflow_scripts.publishing.digests import digest
 from workflow_scripts.publishing.restore import restore_chunk
@@ -265,6 +266,18 @@ def test_no_index_is_written_of_objects_that_the_store_has_lost(run: Run, store:
     call("batch", parts[1])
     call("index", receipts / "index.json", *parts)
     assert store.listing().keys() == before.keys() | {"index.json"}
+
+
+def test_what_the_store_has_lost_does_not_pass_for_published(run: Run, store: Store, foreign: "S3Client") -> None:
+    for chunk in run.chunks():
+        write_chunk(run, chunk)
+    call("batch", run.folder / "published" / "hash" / "0000.json")
+    first, second = ({run.relative(path) for path in run.chunk_files(chunk)} for chunk in run.chunks())
+    assert clean.Published(run, ask=True).has(first | second)
+    foreign.delete_object(Bucket="draftmill", Key=store.key("completions/00001.json"))
+    published = clean.Published(run, ask=True)
+    assert published.has(first) and not published.has(second)
+    assert clean.Published(run, ask=False).has(second)
 
 
 # --- resuming from the bucket ---
