@@ -133,6 +133,23 @@ def test_a_finished_run_restored_from_a_backup_answers_nothing_again(finished: P
     assert finished.tree(finished.made.folder / "completions") == completions
 
 
+def test_a_copy_made_while_the_run_lives_stands_alone(prepared: Project) -> None:
+    run = start_and_hold(prepared)
+    copied = prepared.copy(prepared.folder.with_name("copy"))
+    safe, asked = copied.journaled(), len(copied.requests())
+    try:
+        result = copied.start().wait(60)  # the original's server would never answer
+        assert result.code == 0, result.output
+        copied.audit()
+    finally:
+        copied.end_processes()
+    assert len(copied.requests()) - asked == 24 - safe
+    assert run.process.poll() is None
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    prepared.finish()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_half_a_run_restored_from_a_backup_goes_on(prepared: Project, seed: int) -> None:
     start_and_stop(prepared)
