@@ -54,7 +54,7 @@ def test_no_row_raises_anything_but_a_reject(shape: Shape, row: dict[str, Any]) 
         assert message["role"] != "user" or message["content"].strip()
     json.dumps(conversation.messages)
     json.dumps(conversation.tools, allow_nan=False)
-    prompt_ids.all_id(conversation.messages, conversation.tools)
+    prompt_ids.identify(conversation.messages, conversation.tools)
 
 
 said = st.text(min_size=1).filter(str.strip)
@@ -115,5 +115,5 @@ def test_ids_do_not_depend_on_recorded_answers(one: str, other: str, tools: bool
         row = {"conversations": [{"from": role, "value": text} for role, text in turns], "tools": '[{"name": "f"}]'}
         conversation = converter("sharegpt", Columns())(row if tools else {**row, "tools": None})
         made = (conversation.messages, conversation.tools)
-        ids.add((prompt_ids.first_id(*made), prompt_ids.all_id(*made), prompt_ids.dedupe_key(*made)))
+        ids.add(prompt_ids.identify(*made))
     assert len(ids) == 1

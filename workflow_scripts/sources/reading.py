@@ -23,7 +23,7 @@ from workflow_scripts.sources.readers import (
     read_source,
 )
 from workflow_scripts.sources.shapes import trees
-from workflow_scripts.sources.shard import PromptsWriter
+from workflow_scripts.sources.shard import PromptsWriter, ShardRow
 from workflow_scripts.sources.tally import Tally
 
 HOPELESS_ROWS = 10_000  # so many rows without one prompt end the reading
@@ -95,13 +95,15 @@ class Reading:
                 if isinstance(source_row.row, rejects.BadRow):
                     raise rejects.Rejected(source_row.row.kind, source_row.row.detail)
                 self._see(source_row.row)
-                self._check_where(source_row.row)
+                if self._source.where:
+                    self._check_where(source_row.row)
                 self._prompt(source_row, source_row.row, writer)
             except rejects.Rejected as why:
                 yield self._reject(why, source_row)
             if not self.tally.prompts and self.tally.judged == HOPELESS_ROWS:
                 self._check_share()
-            self._say_progress(source_row.file)
+            if self.tally.rows % 64 == 0:
+                self._say_progress(source_row.file)
 
     def _wanted(self) -> set[str]:
         """The columns to read: of a name with a dot also the column that it is a field of."""
@@ -150,17 +152,18 @@ class Reading:
         conversation = self._convert(row)
         messages, tools = conversation.messages, conversation.tools
         own_id = shapes.row_id(row, self._names["id"])
+        ids = prompt_ids.identify(messages, tools)
         writer.add(
-            {
-                "first_id": prompt_ids.first_id(messages, tools),
-                "all_id": prompt_ids.all_id(messages, tools),
-                "source_id": f"{source_row.file}:{source_row.number}" if own_id is None else own_id,
-                "source_row": source_row.in_source,
-                "messages": orjson.dumps(messages).decode(),
-                "tools": None if tools is None else orjson.dumps(tools).decode(),
-                "meta": "{}",
-                "dedupe_key": prompt_ids.dedupe_key(messages, tools),
-            }
+            ShardRow(
+                ids.first_id,
+                ids.all_id,
+                f"{source_row.file}:{source_row.number}" if own_id is None else own_id,
+                source_row.in_source,
+                orjson.dumps(messages).decode(),
+                None if tools is None else orjson.dumps(tools).decode(),
+                "{}",
+                ids.dedupe_key,
+            )
         )
         self.tally.prompt(row, prompt_ids.prompt_side(messages), conversation)
 

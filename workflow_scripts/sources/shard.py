@@ -6,7 +6,7 @@ stats.json           counts, written last
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,34 +32,49 @@ GROUP_ROWS = 10_000
 GROUP_BYTES = 32 << 20  # of text; a row group of very long prompts is cut here
 
 
+class ShardRow(NamedTuple):
+    """One prompt: the columns of SCHEMA but `row`, in order."""
+
+    first_id: str
+    all_id: str
+    source_id: str
+    source_row: int
+    messages: str
+    tools: str | None
+    meta: str
+    dedupe_key: str
+
+
 class PromptsWriter:
     """Writes prompts.parquet; equal rows give equal bytes. Close it to finish the file."""
 
     def __init__(self, path: Path) -> None:
         self.rows = 0
         self._bytes = 0
-        self._columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
+        self._held: list[ShardRow] = []
         self._writer = pq.ParquetWriter(path, SCHEMA, compression="zstd", use_dictionary=False)
 
-    def add(self, values: dict[str, Any]) -> None:
-        """One prompt: the columns of SCHEMA but `row`."""
-        for name, value in values.items():
-            self._columns[name].append(value)
-        self._columns["row"].append(self.rows)
-        self.rows += 1
-        self._bytes += len(values["messages"]) + len(values["tools"] or "")
-        if len(self._columns["row"]) == GROUP_ROWS or self._bytes >= GROUP_BYTES:
+    def add(self, row: ShardRow) -> None:
+        """Write one prompt."""
+        self._held.append(row)
+        self._bytes += len(row.messages) + (len(row.tools) if row.tools else 0)
+        if len(self._held) == GROUP_ROWS or self._bytes >= GROUP_BYTES:
             self._flush()
 
     def _flush(self) -> None:
-        self._writer.write_table(pa.table(self._columns, schema=SCHEMA))
-        for column in self._columns.values():
-            column.clear()
+        numbers = range(self.rows, self.rows + len(self._held))
+        columns = [
+            pa.array(column, field.type)
+            for column, field in zip((numbers, *zip(*self._held, strict=True)), SCHEMA, strict=True)
+        ]
+        self._writer.write_table(pa.Table.from_arrays(columns, schema=SCHEMA))
+        self.rows += len(self._held)
+        self._held.clear()
         self._bytes = 0
 
     def close(self) -> None:
         """Write what is held, and the file's end."""
-        if self._columns["row"]:
+        if self._held:
             self._flush()
         self._writer.close()
 

@@ -36,10 +36,18 @@ class Tally:
     def prompt(self, row: Row, asked: list[Message], conversation: Conversation) -> None:
         """Count one prompt; `asked` are its messages before the first answer."""
         self.prompts += 1
-        self.roles.update(conversation.roles)
+        for role in conversation.roles:
+            self.roles[role] += 1
         self.malformed_calls += conversation.malformed_calls
-        self._characters[sum(len(message["content"]) for message in asked)] += 1
-        language = next((row[name] for name in LANGUAGES if name in row), None)
+        characters = 0
+        for message in asked:
+            characters += len(message["content"])
+        self._characters[characters] += 1
+        language = None
+        for name in LANGUAGES:
+            if name in row:
+                language = row[name]
+                break
         if isinstance(language, str) and (language in self.languages or len(self.languages) < MAX_NAMES):
             self.languages[language] += 1
 

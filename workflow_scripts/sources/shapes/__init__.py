@@ -7,6 +7,7 @@ trees        one row a message
 """
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, Literal
 
 from workflow_scripts.config import Columns, Shape
@@ -139,17 +140,27 @@ def converter(shape: Shape, columns: Columns) -> Callable[[Row], Conversation]:
     required = REQUIRED[shape]
     convert = _CONVERTERS[shape]
 
+    @lru_cache(maxsize=256)
+    def places(columns: tuple[str, ...]) -> list[tuple[Key, bool, list[str]]]:
+        """Each key, whether the shape needs it, and where a row of these columns may hold it."""
+        found: list[tuple[Key, bool, list[str]]] = []
+        for key, known in names.items():
+            there = [name for name in known if name in columns or name.partition(".")[0] in columns]
+            if key != "id" and (there or key in required):
+                found.append((key, key in required, there))
+        return found
+
     def read(row: Row) -> Conversation:
         values: dict[str, Any] = {}
-        for key, known in names.items():
-            for name in known:
+        for key, needed, there in places(tuple(row)):
+            for name in there:
                 value = held(row, name, _ABSENT)
-                if value is not _ABSENT and (key in required or value not in _EMPTY):
+                if value is not _ABSENT and (needed or value not in _EMPTY):
                     values[key] = value
                     break
             else:
-                if key in required:
-                    raise Rejected("missing_column", f"no {' or '.join(known)}")
+                if needed:
+                    raise Rejected("missing_column", f"no {' or '.join(names[key])}")
         try:
             return convert(values)
         except RecursionError:
