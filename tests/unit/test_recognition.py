@@ -159,7 +159,7 @@ def test_whatever_the_rows_a_shape_is_recognized_or_none(rows: list[dict[str, An
         found = recognize(rows, Columns(id="a.b"))
     except Unrecognized:
         return
-    read = converter(found.shape, found.columns)
+    read = converter(found.shape, column_names(found.shape, found.columns))
     for row in rows:
         try:
             read(row)

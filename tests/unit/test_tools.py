@@ -13,7 +13,7 @@ from workflow_scripts.sources.tools import parse_loosely, read_tools
 
 
 def convert(shape: Shape, row: dict[str, Any]) -> Conversation:
-    return converter(shape, Columns())(row)
+    return converter(shape, column_names(shape, Columns()))(row)
 
 
 def user(content: str) -> Message:

@@ -6,6 +6,9 @@ Of a dataset that can't be read, and that others may stand in for, SOURCE.json s
 import argparse
 import shutil
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +46,7 @@ def build_shard(
     sources: list[SourceFile],
     folder: Path,
     origin: dict[str, Any] | None = None,
+    processes: int = 0,
 ) -> dict[str, Any]:
     """Make the shard `folder` of the source `name`, or find it whole; return its stats, `origin` among them.
 
@@ -52,11 +56,11 @@ def build_shard(
     lock = folder.with_name(f".{folder.name}.lock")
     try:
         with files.file_lock(lock, wait=False):
-            return _find_or_build(name, reading, sources, folder, origin)
+            return _find_or_build(name, reading, sources, folder, origin, processes)
     except files.Locked:
         say(f"source {name}: another run is reading it; waiting")
     with files.file_lock(lock):
-        return _find_or_build(name, reading, sources, folder, origin)
+        return _find_or_build(name, reading, sources, folder, origin, processes)
 
 
 def _find_or_build(
@@ -64,7 +68,8 @@ def _find_or_build(
     reading: config.Reading,
     sources: list[SourceFile],
     folder: Path,
-    origin: dict[str, Any] | None = None,
+    origin: dict[str, Any] | None,
+    processes: int,
 ) -> dict[str, Any]:
     stats = finished(folder)
     if stats is not None:
@@ -74,7 +79,7 @@ def _find_or_build(
     shutil.rmtree(tmp, ignore_errors=True)
     tmp.mkdir(parents=True)
     try:
-        stats = _build(name, reading, sources, tmp, origin or {})
+        stats = _build(name, reading, sources, tmp, origin or {}, processes)
     except BaseException:
         shutil.rmtree(tmp, ignore_errors=True)
         raise
@@ -85,25 +90,25 @@ def _find_or_build(
 
 
 def _build(
-    name: str, reading: config.Reading, sources: list[SourceFile], tmp: Path, origin: dict[str, Any]
+    name: str,
+    reading: config.Reading,
+    sources: list[SourceFile],
+    tmp: Path,
+    origin: dict[str, Any],
+    processes: int,
 ) -> dict[str, Any]:
     start = time.monotonic()
     total_bytes = sum(file.bytes for file in sources)
     say(f"source {name}: reading {len(sources)} file{'s' * (len(sources) != 1)}, {total_bytes:,} bytes")
-    before = [_check_unchanged(file) for file in sources]
     rows = Reading(name, reading)
     prompts = tmp / "prompts.parquet"
-    with files.atomic_path(prompts) as path:
+    with _unchanged(sources), files.atomic_path(prompts) as path:
         writer = PromptsWriter(path)
         try:
-            files.write_jsonl_zst(
-                tmp / "rejects.jsonl.zst", rows.run([NamedFile(file.path, file.name) for file in sources], writer)
-            )
+            found = rows.run([NamedFile(file.path, file.name) for file in sources], writer, processes)
+            files.write_jsonl_zst(tmp / "rejects.jsonl.zst", found)
         finally:
             writer.close()
-    for file, identity in zip(sources, before, strict=True):
-        if _identity(file) != identity:
-            raise PlainError(f"{file.path} changed while it was read; run the same line again")
     rows.check()
     tally = rows.tally
     assert tally.rows == tally.prompts + tally.rejects.total()
@@ -121,18 +126,43 @@ def _build(
     return stats
 
 
-def _check_unchanged(file: SourceFile) -> tuple[int, int, int]:
-    """Check that the file's bytes are those recorded; what tells later whether it was touched meanwhile."""
-    identity = _identity(file)
-    if identity[0] != file.bytes or (file.sha256 is not None and files.sha256_file(file.path) != file.sha256):
-        raise PlainError(
-            f"{file.path} has changed since this run began ({file.bytes:,} bytes then, {identity[0]:,} now). Put the "
-            f"old file back, or run the same line again: with the new file it starts a new run"
-        )
-    return identity
+@contextmanager
+def _unchanged(sources: list[SourceFile]) -> Iterator[None]:
+    """Check that the files' bytes are those recorded, in a thread while they are read.
+
+    PlainError if they are not, whatever else was wrong with them, and if they were touched meanwhile.
+    """
+    before = [_identity(file) for file in sources]
+    with ThreadPoolExecutor(1) as thread:
+        checks = thread.map(_check_content, sources, before)
+        try:
+            yield
+        except PlainError:
+            list(checks)
+            raise
+        except BaseException:
+            thread.shutdown(wait=False, cancel_futures=True)
+            raise
+        list(checks)
+    for file, identity in zip(sources, before, strict=True):
+        if _identity(file) != identity:
+            raise PlainError(f"{file.path} changed while it was read; run the same line again")
+
+
+def _check_content(file: SourceFile, identity: tuple[int, int, int]) -> None:
+    if file.sha256 is not None and files.sha256_file(file.path) != file.sha256:
+        raise _changed(file, identity[0])
+
+
+def _changed(file: SourceFile, size: int) -> PlainError:
+    return PlainError(
+        f"{file.path} has changed since this run began ({file.bytes:,} bytes then, {size:,} now). Put the "
+        f"old file back, or run the same line again: with the new file it starts a new run"
+    )
 
 
 def _identity(file: SourceFile) -> tuple[int, int, int]:
+    """What tells whether the file was touched; PlainError unless it has its recorded size."""
     try:
         stat = file.path.stat()
     except OSError as error:

@@ -1,6 +1,7 @@
 """Parquet files, row by row."""
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +9,30 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from workflow_scripts.errors import PlainError
+from workflow_scripts.sources.readers import BATCH_BYTES, BATCH_ROWS
 from workflow_scripts.sources.rejects import BadRow
 
-BATCH_BYTES = 8 << 20
-MAX_BATCH_ROWS = 4096
 READ_BUFFER_BYTES = 1 << 20
 
 
-def read(
-    file: Path, columns: Collection[str] | None, max_row_bytes: int
-) -> Iterator[tuple[int, dict[str, Any] | BadRow]]:
-    """The rows of a Parquet file, with their numbers.
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows that stand together; `first` is the first one's number in the file."""
+
+    first: int
+    batch: Any
+    max_row_bytes: int
+
+    def __len__(self) -> int:
+        rows: int = self.batch.num_rows
+        return rows
+
+    def parse(self) -> Iterator[tuple[int, dict[str, Any] | BadRow]]:
+        return enumerate(_rows(self.batch, self.max_row_bytes), self.first)
+
+
+def read(file: Path, columns: Collection[str] | None, max_row_bytes: int) -> Iterator[Table]:
+    """The rows of a Parquet file.
 
     Batches are sized by what the file says of its rows, so that memory follows neither row groups nor the file.
     """
@@ -30,12 +44,11 @@ def read(
             if about.num_rows == 0:
                 continue
             row_bytes = max(1, about.total_byte_size // about.num_rows)
-            size = max(1, min(MAX_BATCH_ROWS, BATCH_BYTES // row_bytes))
+            size = max(1, min(BATCH_ROWS, BATCH_BYTES // row_bytes))
             try:
                 for batch in parquet.iter_batches(batch_size=size, row_groups=[group], columns=wanted):
-                    for row in _rows(batch, max_row_bytes):
-                        yield number, row
-                        number += 1
+                    yield Table(number, batch, max_row_bytes)
+                    number += batch.num_rows
             except (pa.ArrowException, OSError) as error:
                 raise _broken(file, error) from error
 

@@ -4,7 +4,7 @@ import glob
 import os
 from collections.abc import Collection, Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from workflow_scripts.errors import PlainError
 from workflow_scripts.sources.rejects import BadRow
@@ -12,8 +12,19 @@ from workflow_scripts.sources.rejects import BadRow
 PARQUET = (".parquet",)
 JSON = tuple(kind + packed for kind in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst"))
 MAX_ROW_BYTES = 16 << 20
+BATCH_ROWS = 1000
+BATCH_BYTES = 4 << 20
 
 Row = dict[str, Any]
+
+
+class RawRows(Protocol):
+    """Rows of a file that stand together, not parsed yet: at most BATCH_ROWS, of about BATCH_BYTES at most."""
+
+    def __len__(self) -> int: ...
+
+    def parse(self) -> Iterator[tuple[int, Row | BadRow]]:
+        """The rows, each with its number in the file from 0."""
 
 
 class NamedFile(NamedTuple):
@@ -30,6 +41,19 @@ class SourceRow(NamedTuple):
     number: int
     in_source: int
     row: Row | BadRow
+
+
+class Batch(NamedTuple):
+    """Rows of one file of a source; `in_source` is the first one's number in the whole source."""
+
+    file: str
+    in_source: int
+    rows: RawRows
+
+    def parse(self) -> Iterator[SourceRow]:
+        """The rows, parsed."""
+        for in_source, (number, row) in enumerate(self.rows.parse(), self.in_source):
+            yield SourceRow(self.file, number, in_source, row)
 
 
 def ending(path: Path) -> str | None:
@@ -89,6 +113,11 @@ def read_rows(
     A row that can't be read comes as a BadRow, and the rows after it come as if it were not there. Of a Parquet
     file only the named `columns` are read. PlainError if the file itself is broken, so that rows would be lost.
     """
+    for rows in _read_raw(file, columns, max_row_bytes):
+        yield from rows.parse()
+
+
+def _read_raw(file: Path, columns: Collection[str] | None, max_row_bytes: int) -> Iterator[RawRows]:
     try:
         if ending(file) in PARQUET:
             from workflow_scripts.sources import parquet_rows
@@ -113,15 +142,23 @@ def column_names(file: Path) -> list[str]:
     return parquet_rows.column_names(file)
 
 
+def read_batches(
+    files: Sequence[NamedFile], columns: Collection[str] | None = None, max_row_bytes: int = MAX_ROW_BYTES
+) -> Iterator[Batch]:
+    """The rows of all files of a source, in order and not parsed yet; as `read_rows` otherwise."""
+    in_source = 0
+    for path, name in files:
+        for rows in _read_raw(path, columns, max_row_bytes):
+            yield Batch(name, in_source, rows)
+            in_source += len(rows)
+
+
 def read_source(
     files: Sequence[NamedFile], columns: Collection[str] | None = None, max_row_bytes: int = MAX_ROW_BYTES
 ) -> Generator[SourceRow, None, None]:
     """The rows of all files of a source, in order."""
-    in_source = 0
-    for path, name in files:
-        for number, row in read_rows(path, columns, max_row_bytes):
-            yield SourceRow(name, number, in_source, row)
-            in_source += 1
+    for batch in read_batches(files, columns, max_row_bytes):
+        yield from batch.parse()
 
 
 def count_rows(file: Path, max_row_bytes: int = MAX_ROW_BYTES) -> int:

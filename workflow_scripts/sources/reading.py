@@ -1,29 +1,27 @@
 """One pass over the rows of a source: prompts are written, all others are rejected with a reason, all are counted."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
 from typing import get_args
-
-import orjson
 
 from workflow_scripts import config
 from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import say
 from workflow_scripts.records import Reject
-from workflow_scripts.sources import prompt_ids, recognition, rejects, shapes
+from workflow_scripts.sources import recognition, rejects, shapes, workers
+from workflow_scripts.sources.conversion import Conversion, Converted, held_columns
 from workflow_scripts.sources.readers import (
+    BATCH_ROWS,
     NamedFile,
-    Row,
-    SourceRow,
     column_names,
     count_rows,
-    is_sampled,
+    read_batches,
     read_source,
 )
 from workflow_scripts.sources.shapes import trees
-from workflow_scripts.sources.shard import PromptsWriter, ShardRow
+from workflow_scripts.sources.shard import PromptsWriter
 from workflow_scripts.sources.tally import Tally
 
 HOPELESS_ROWS = 10_000  # so many rows without one prompt end the reading
@@ -46,9 +44,7 @@ class Reading:
     def _settle(self, shape: config.Shape, columns: config.Columns) -> None:
         """Read rows by this shape from now on."""
         self._shape: config.Shape = shape
-        self._columns = columns
         self._names = shapes.column_names(shape, columns)
-        self._convert = shapes.converter(shape, columns)
         self.tally.shape = shape
         for key, column in columns:
             if column is not None and key not in self._names:
@@ -82,28 +78,41 @@ class Reading:
             f"sources.{self._name}.columns which column holds what"
         )
 
-    def run(self, files: list[NamedFile], writer: PromptsWriter) -> Iterator[Reject]:
-        """Read every row of the files, or an even sample: prompts go to the writer, rejects come out."""
+    def run(self, files: list[NamedFile], writer: PromptsWriter, processes: int = 0) -> Iterator[Reject]:
+        """Read every row of the files, or an even sample: prompts go to the writer, rejects come out.
+
+        With `processes`, so many convert the rows.
+        """
         if self._source.shape == "auto":
             self._recognize(files)
         for file in files:
             self._see(column_names(file.path))
-        rows = self._sampled(read_source(files, self._wanted(), self._source.max_row_bytes), files)
-        for source_row in shapes.gather(self._shape, self._columns, rows):
-            self.tally.rows += 1
-            try:
-                if isinstance(source_row.row, rejects.BadRow):
-                    raise rejects.Rejected(source_row.row.kind, source_row.row.detail)
-                self._see(source_row.row)
-                if self._source.where:
-                    self._check_where(source_row.row)
-                self._prompt(source_row, source_row.row, writer)
-            except rejects.Rejected as why:
-                yield self._reject(why, source_row)
-            if not self.tally.prompts and self.tally.judged == HOPELESS_ROWS:
+        for made in self._converted(files, processes):
+            self.tally.add(made.tally)
+            self._unseen &= made.unseen
+            for prompt in made.prompts:
+                writer.add(prompt)
+            for kind, reject in made.rejects:
+                self._examples.setdefault(kind, reject)
+                yield reject
+            if not self.tally.prompts and self.tally.judged >= HOPELESS_ROWS:
                 self._check_share()
-            if self.tally.rows % 64 == 0:
-                self._say_progress(source_row.file)
+            self._say_progress()
+
+    def _converted(self, files: list[NamedFile], processes: int) -> Iterator[Converted]:
+        """What the rows give, batch by batch."""
+        where, sample = self._source.where, self._sample(files)
+        conversion = Conversion(self._shape, self._names, where, self._unseen, sample)
+        limit = self._source.max_row_bytes
+        if self._shape == "message_tree":
+            rows = iter(shapes.gather(self._shape, self._names, read_source(files, self._wanted(), limit)))
+            while batch := list(islice(rows, BATCH_ROWS)):
+                yield conversion.convert(batch)
+        elif processes:
+            yield from workers.convert(read_batches(files, self._wanted(), limit), conversion, processes)
+        else:
+            for raw in read_batches(files, self._wanted(), limit):
+                yield conversion.convert(raw.parse())
 
     def _wanted(self) -> set[str]:
         """The columns to read: of a name with a dot also the column that it is a field of."""
@@ -113,16 +122,17 @@ class Reading:
             names |= set(trees.COLUMNS)
         return names | {name.partition(".")[0] for name in names}
 
-    def _sampled(self, rows: Iterable[SourceRow], files: list[NamedFile]) -> Iterable[SourceRow]:
+    def _sample(self, files: list[NamedFile]) -> tuple[int, int] | None:
+        """How many rows are read, and of how many; None for all."""
         sample = self._source.sample
         if sample is None:
-            return rows
+            return None
         total = sum(count_rows(file.path, self._source.max_row_bytes) for file in files)
         if total <= sample:
-            return rows
+            return None
         self.tally.rows_in_source = total
         say(f"source {self._name}: reading an even sample of {sample:,} of {total:,} rows")
-        return (row for row in rows if is_sampled(row.in_source, sample, total))
+        return sample, total
 
     def check(self) -> None:
         """After the last row: PlainError unless the rows fit the shape and the columns."""
@@ -135,46 +145,9 @@ class Reading:
                 f"names; columns found: {self._found()}"
             )
 
-    def _see(self, columns: list[str] | Row) -> None:
+    def _see(self, columns: list[str]) -> None:
         self.tally.see(columns)
-        if self._unseen:
-            missing = object()
-            row = columns if isinstance(columns, dict) else dict.fromkeys(columns)
-            self._unseen = {name for name in self._unseen if shapes.held(row, name, missing) is missing}
-
-    def _check_where(self, row: Row) -> None:
-        for name, wanted in self._source.where.items():
-            value = shapes.held(row, name)
-            if not any(_same(value, one) for one in (wanted if isinstance(wanted, list) else [wanted])):
-                raise rejects.Rejected(rejects.FILTERED, f"{name} is {value!r}"[: rejects.DETAIL_CHARACTERS])
-
-    def _prompt(self, source_row: SourceRow, row: Row, writer: PromptsWriter) -> None:
-        conversation = self._convert(row)
-        messages, tools = conversation.messages, conversation.tools
-        own_id = shapes.row_id(row, self._names["id"])
-        ids = prompt_ids.identify(messages, tools)
-        writer.add(
-            ShardRow(
-                ids.first_id,
-                ids.all_id,
-                f"{source_row.file}:{source_row.number}" if own_id is None else own_id,
-                source_row.in_source,
-                orjson.dumps(messages).decode(),
-                None if tools is None else orjson.dumps(tools).decode(),
-                "{}",
-                ids.dedupe_key,
-            )
-        )
-        self.tally.prompt(row, prompt_ids.prompt_side(messages), conversation)
-
-    def _reject(self, why: rejects.Rejected, source_row: SourceRow) -> Reject:
-        self.tally.reject(why)
-        row = source_row.row
-        excerpt = row.excerpt if isinstance(row, rejects.BadRow) else rejects.excerpt(row)
-        reason = rejects.reason(why.kind, why.detail)
-        reject: Reject = {"file": source_row.file, "row": source_row.number, "reason": reason, "excerpt": excerpt}
-        self._examples.setdefault(why.kind, reject)
-        return reject
+        self._unseen -= held_columns(dict.fromkeys(columns), self._unseen)
 
     def _check_share(self) -> None:
         tally, limit = self.tally, self._source.max_rejects
@@ -209,16 +182,11 @@ class Reading:
     def _found(self) -> str:
         return _printable(", ".join(sorted(self.tally.columns)[:30])) or "none"
 
-    def _say_progress(self, file: str) -> None:
+    def _say_progress(self) -> None:
         now = time.monotonic()
         if now - self._said >= SAY_EVERY_SECONDS:
             self._said = now
-            say(f"source {self._name}: {self.tally.rows:,} rows, {self.tally.prompts:,} prompts so far, in {file}")
-
-
-def _same(value: object, wanted: config.Scalar) -> bool:
-    """Equal, where true is not 1, but 1 is 1.0."""
-    return isinstance(value, bool) == isinstance(wanted, bool) and value == wanted
+            say(f"source {self._name}: {self.tally.rows:,} rows, {self.tally.prompts:,} prompts so far")
 
 
 def _printable(text: str) -> str:
