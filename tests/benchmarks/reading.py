@@ -1,7 +1,8 @@
-"""Reading a source, against `datasets` streaming and a Python map on the same files: `python tests/benchmarks/reading.py`.
+"""Reading a source, against `datasets` streaming and a Python map on the same files.
 
-Ours is the whole shard: prompts.parquet, rejects, stats. Theirs makes the same ids and JSON strings of each row and
-keeps nothing. Each figure is the median of three runs, each in a process of its own, without its imports.
+`python tests/benchmarks/reading.py` makes the files in a temporary folder (4 GB) and prints two tables. Ours is the
+whole shard: prompts.parquet, rejects, stats. Theirs makes the same ids and JSON strings of each row and keeps nothing.
+Each figure is the median of three runs, each in a process of its own, without its imports.
 """
 
 import hashlib
@@ -15,13 +16,13 @@ import sys
 import tempfile
 import time
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 ROWS = 300_000
-SIZES = (30_000, 1_000_000)  # of which only the memory is told
+SIZES = (30_000, ROWS, 1_000_000)  # of which the memory is told
 RUNS = 3
 CHECKED_ROWS = 1000
 
@@ -112,14 +113,29 @@ def plain(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", folded).split())
 
 
-def ours(file: Path) -> Path:
+def shard_of(file: Path, processes: int) -> Path:
     """Make the shard of the file; its folder."""
     from workflow_scripts.config import Reading
     from workflow_scripts.sources.normalize import SourceFile, build_shard
 
     shard = file.with_name(f"shard-{file.name}")
-    build_shard("benchmark", Reading(path=str(file)), [SourceFile.of(file)], shard)
+    build_shard("benchmark", Reading(path=str(file)), [SourceFile.of(file)], shard, processes=processes)
     return shard
+
+
+def processes() -> int:
+    """As many as the rule takes here."""
+    from workflow_scripts.sources import workers
+
+    return min(workers.THREADS, len(os.sched_getaffinity(0)))
+
+
+def ours(file: Path) -> None:
+    shard_of(file, processes())
+
+
+def ours_alone(file: Path) -> None:
+    shard_of(file, 0)
 
 
 def theirs(file: Path) -> None:
@@ -135,13 +151,18 @@ def exhaust(items: Iterable[object]) -> None:
         pass
 
 
-WAYS = {"ours": ours, "theirs": theirs, "theirs, trivial map": theirs_trivial}
+WAYS: dict[str, Callable[[Path], None]] = {
+    "`datasets` and a map": theirs,
+    "`datasets` and a trivial map": theirs_trivial,
+    "a shard, one process": ours_alone,
+    "a shard": ours,
+}
 
 
 def measure(way: str, file: Path) -> Measured:
     """One run in a new process."""
     home = file.parent / "home"
-    env = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+    env = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
     argv = [sys.executable, __file__, way, str(file)]
     printed = subprocess.run(argv, env=env, check=True, stdout=subprocess.PIPE, text=True).stdout
     subprocess.run(["rm", "-rf", file.with_name(f"shard-{file.name}"), home], check=True)
@@ -149,9 +170,11 @@ def measure(way: str, file: Path) -> Measured:
 
 
 def measured_here(way: str, file: Path) -> Measured:
-    """One run in this process, and the processes that it starts."""
-    import datasets  # noqa: F401
-    import workflow_scripts.sources.normalize
+    """One run in this process and those that it starts, each of which counts as the largest."""
+    if WAYS[way] in (ours, ours_alone):
+        import workflow_scripts.sources.normalize  # noqa: F401
+    else:
+        import datasets  # noqa: F401
 
     def cpu() -> float:
         return sum(os.times()[:4])
@@ -159,8 +182,9 @@ def measured_here(way: str, file: Path) -> Measured:
     started, used = time.monotonic(), cpu()
     WAYS[way](file)
     seconds, used = time.monotonic() - started, cpu() - used
-    peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return Measured(seconds, used, sum(peaks) / 1024)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak += processes() * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return Measured(seconds, used, peak / 1024)
 
 
 def check(file: Path) -> None:
@@ -168,24 +192,45 @@ def check(file: Path) -> None:
     import pyarrow.parquet as pq
 
     columns = ["first_id", "all_id", "source_id", "messages", "dedupe_key"]
-    made = next(pq.ParquetFile(ours(file) / "prompts.parquet").iter_batches(CHECKED_ROWS, columns=columns)).to_pylist()
+    shard = shard_of(file, 0)
+    made = next(pq.ParquetFile(shard / "prompts.parquet").iter_batches(CHECKED_ROWS, columns=columns)).to_pylist()
     expected = [{name: row[name] for name in columns} for row in streamed(file).map(their_map).take(CHECKED_ROWS)]
     assert made == expected and len(made) == CHECKED_ROWS
+
+
+def median(way: str, file: Path) -> Measured:
+    runs = [measure(way, file) for _ in range(RUNS)]
+    return Measured(*(statistics.median(values) for values in zip(*runs, strict=True)))
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for count in (ROWS, *SIZES):
+        for count in SIZES:
             write_files(folder, count)
-        print("| file | | rows/s | CPU seconds per 100,000 rows | memory |")
-        print("|---|---|---|---|---|")
         for ending in ("jsonl", "parquet"):
-            check(folder / f"{min(SIZES)}.{ending}")
-    
+            check(folder / f"{SIZES[0]}.{ending}")
+        print(
+            f"| {ROWS:,} rows | | rows/s | times | CPU seconds per 100,000 rows | memory |\n|---|---|---|---|---|---|"
+        )
+        for ending in ("jsonl", "parquet"):
+            slowest = None
+            for way in WAYS:
+                found = median(way, folder / f"{ROWS}.{ending}")
+                slowest = slowest or found.seconds
+                print(
+                    f"| {ending} | {way} | {ROWS / found.seconds:,.0f} | {slowest / found.seconds:.1f} "
+                    f"| {found.cpu / ROWS * 1e5:.1f} | {found.memory:,.0f} MB |",
+                    flush=True,
+                )
+        print("\n| a shard of | jsonl | parquet |\n|---|---|---|")
+        for count in SIZES:
+            peaks = [measure("a shard", folder / f"{count}.{ending}").memory for ending in ("jsonl", "parquet")]
+            print(f"| {count:,} rows | " + " | ".join(f"{peak:,.0f} MB" for peak in peaks) + " |", flush=True)
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
     if len(sys.argv) > 1:
         print(json.dumps(measured_here(sys.argv[1], Path(sys.argv[2]))), flush=True)
         os._exit(0)  # datasets' threads may hang at exit

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from workflow_scripts.config import Columns
 from workflow_scripts.sources.recognition import Unrecognized, recognize
 from workflow_scripts.sources.rejects import Rejected
-from workflow_scripts.sources.shapes import converter
+from workflow_scripts.sources.shapes import column_names, converter
 
 TURNS = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]
 FROM = [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "A"}]

@@ -10,7 +10,7 @@ from workflow_scripts.config import Columns, Shape
 from workflow_scripts.sources import prompt_ids
 from workflow_scripts.sources.readers import SourceRow
 from workflow_scripts.sources.rejects import Rejected
-from workflow_scripts.sources.shapes import USUAL, Conversation, converter, gather
+from workflow_scripts.sources.shapes import USUAL, Conversation, column_names, converter, gather
 
 words = st.sampled_from(
     ["role", "content", "from", "value", "user", "human", "assistant", "gpt", "system", "tool", "function_call", "text",
@@ -69,12 +69,27 @@ def users(conversation: Conversation) -> list[str]:
 def test_what_users_say_is_kept_to_the_character(texts: list[str]) -> None:
     tools = [{"name": "f"}]
     turns = [{"from": "human", "value": text} for text in texts]
-    assert users(converter("sharegpt", column_names("sharegpt", Columns()))({"conversations": turns, "tools": tools})) == texts
+    assert (
+        users(converter("sharegpt", column_names("sharegpt", Columns()))({"conversations": turns, "tools": tools}))
+        == texts
+    )
     turns = [{"role": "user", "content": text} for text in texts]
-    assert users(converter("messages", column_names("messages", Columns()))({"messages": turns, "tools": tools})) == texts
-    assert users(converter("messages_json_string", column_names("messages_json_string", Columns()))({"messages": json.dumps(turns), "tools": tools})) == texts
+    assert (
+        users(converter("messages", column_names("messages", Columns()))({"messages": turns, "tools": tools})) == texts
+    )
+    assert (
+        users(
+            converter("messages_json_string", column_names("messages_json_string", Columns()))(
+                {"messages": json.dumps(turns), "tools": tools}
+            )
+        )
+        == texts
+    )
     strings = [spoken for text in texts for spoken in (text, "A")]
-    assert users(converter("alternating_strings", column_names("alternating_strings", Columns()))({"data": strings})) == texts
+    assert (
+        users(converter("alternating_strings", column_names("alternating_strings", Columns()))({"data": strings}))
+        == texts
+    )
     single: dict[Shape, str] = {"prompt_response": "prompt", "alpaca": "instruction", "tools_query_answers": "query"}
     for shape, column in single.items():
         assert users(converter(shape, column_names(shape, Columns()))({column: texts[0], "tools": "[]"})) == texts[:1]
@@ -113,7 +128,9 @@ def test_ids_do_not_depend_on_recorded_answers(one: str, other: str, tools: bool
         result = "<tool_response>{'name': 'f', 'content': 1}</tool_response>\n<tool_response>2</tool_response>"
         turns = [("human", "Q"), ("gpt", answer), ("tool", result), ("gpt", answer), ("human", "Q2")]
         row = {"conversations": [{"from": role, "value": text} for role, text in turns], "tools": '[{"name": "f"}]'}
-        conversation = converter("sharegpt", column_names("sharegpt", Columns()))(row if tools else {**row, "tools": None})
+        conversation = converter("sharegpt", column_names("sharegpt", Columns()))(
+            row if tools else {**row, "tools": None}
+        )
         made = (conversation.messages, conversation.tools)
         ids.add(prompt_ids.identify(*made))
     assert len(ids) == 1

@@ -8,7 +8,7 @@ import pytest
 from workflow_scripts.config import Columns, Shape
 from workflow_scripts.records import Message
 from workflow_scripts.sources.rejects import Rejected
-from workflow_scripts.sources.shapes import Conversation, converter
+from workflow_scripts.sources.shapes import Conversation, column_names, converter
 from workflow_scripts.sources.tools import parse_loosely, read_tools
 
 

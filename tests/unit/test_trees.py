@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from workflow_scripts.config import Columns
 from workflow_scripts.sources.readers import SourceRow
 from workflow_scripts.sources.rejects import BadRow
-from workflow_scripts.sources.shapes import converter, gather
+from workflow_scripts.sources.shapes import column_names, converter, gather
 from workflow_scripts.sources.shapes.trees import gather as gather_trees
 
 

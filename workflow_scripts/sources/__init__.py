@@ -14,7 +14,9 @@ tool_declarations  tools inside a system text
 tool_text     calls, results and thinking inside text
 rejects       what is said of a row that is no prompt
 prompt_ids    what makes two prompts the same
-reading       one pass over a source: prompts and rejects
+conversion    a batch of rows: prompts and rejects
+workers       processes that convert batches
+reading       one pass over a source
 tally         what is counted
 shard         the files of a shard
 normalize     the job

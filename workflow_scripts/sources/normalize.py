@@ -50,6 +50,7 @@ def build_shard(
 ) -> dict[str, Any]:
     """Make the shard `folder` of the source `name`, or find it whole; return its stats, `origin` among them.
 
+    With `processes`, so many convert the rows; the shard is the same.
     Runs that need the same shard wait for each other. PlainError if a file is not as recorded or is broken, and if
     the rows don't fit the shape.
     """
@@ -172,12 +173,12 @@ def _identity(file: SourceFile) -> tuple[int, int, int]:
     return stat.st_size, stat.st_mtime_ns, stat.st_ino
 
 
-def ensure_shard(results: Path, name: str, reading: config.Reading, locked: Locked) -> Path:
+def ensure_shard(results: Path, name: str, reading: config.Reading, locked: Locked, processes: int = 0) -> Path:
     """The shard folder of a source, whole: as it is, or built from the files that were recorded."""
     folder = results / str(locked["shard"])
     if finished(folder) is None:
         origin = {key: value for key, value in locked.items() if key != "shard"}
-        build_shard(name, reading, _recorded_files(name, reading, locked), folder, origin)
+        build_shard(name, reading, _recorded_files(name, reading, locked), folder, origin, processes)
     return folder
 
 
@@ -204,7 +205,7 @@ def _recorded_files(name: str, reading: config.Reading, locked: Locked) -> list[
     ]
 
 
-def normalize(path: Path) -> None:
+def normalize(path: Path, processes: int = 0) -> None:
     """Write results/RUN/sources/SOURCE.json at `path`; the shard it names exists then."""
     run, name = Run.holding(path), path.stem
     if name not in run.config.sources:
@@ -215,7 +216,7 @@ def normalize(path: Path) -> None:
         files.write_json(path, {"source": name, "unavailable": locked["unavailable"]})
         return
     with timed(run.folder, "sources"):
-        folder = ensure_shard(run.results, name, run.config.sources[name], locked)
+        folder = ensure_shard(run.results, name, run.config.sources[name], locked, processes)
         stats = files.read_json(folder / "stats.json")
         files.write_json(
             path,
@@ -234,7 +235,9 @@ def main() -> None:
     """The job."""
     parser = argparse.ArgumentParser(description="Read one source into its normalized shard.")
     parser.add_argument("path", type=Path, help="results/RUN/sources/SOURCE.json")
-    normalize(parser.parse_args().path)
+    parser.add_argument("--threads", type=int, default=1, help="with several, as many processes convert the rows")
+    arguments = parser.parse_args()
+    normalize(arguments.path, arguments.threads if arguments.threads > 1 else 0)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """One pass over the rows of a source: prompts are written, all others are rejected with a reason, all are counted."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from itertools import islice
 from typing import get_args
@@ -87,19 +87,20 @@ class Reading:
             self._recognize(files)
         for file in files:
             self._see(column_names(file.path))
-        for made in self._converted(files, processes):
-            self.tally.add(made.tally)
-            self._unseen &= made.unseen
-            for prompt in made.prompts:
-                writer.add(prompt)
-            for kind, reject in made.rejects:
-                self._examples.setdefault(kind, reject)
-                yield reject
-            if not self.tally.prompts and self.tally.judged >= HOPELESS_ROWS:
-                self._check_share()
-            self._say_progress()
+        with closing(self._converted(files, processes)) as batches:
+            for made in batches:
+                self.tally.add(made.tally)
+                self._unseen &= made.unseen
+                for prompt in made.prompts:
+                    writer.add(prompt)
+                for kind, reject in made.rejects:
+                    self._examples.setdefault(kind, reject)
+                    yield reject
+                if not self.tally.prompts and self.tally.judged >= HOPELESS_ROWS:
+                    self._check_share()
+                self._say_progress()
 
-    def _converted(self, files: list[NamedFile], processes: int) -> Iterator[Converted]:
+    def _converted(self, files: list[NamedFile], processes: int) -> Generator[Converted, None, None]:
         """What the rows give, batch by batch."""
         where, sample = self._source.where, self._sample(files)
         conversion = Conversion(self._shape, self._names, where, self._unseen, sample)

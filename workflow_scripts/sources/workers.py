@@ -7,20 +7,31 @@ with the process that started it.
 import fcntl
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from workflow_scripts import processes
+from workflow_scripts.errors import PlainError
 from workflow_scripts.sources.conversion import Conversion, Converted
 from workflow_scripts.sources.readers import Batch
 
 ROOT = Path(__file__).parents[2]
 PIPE_BYTES = 1 << 20  # what Linux allows to all
+THREADS = 4  # with more, the one process that reads and writes would be the slower part
+WORTH_BYTES = 64 << 20  # smaller sources are read before workers have started
+
+
+def threads(locked: dict[str, Any] | None) -> int:
+    """The threads that the job of a source asks for, by what is known of its files when the run is planned."""
+    if locked is not None and sum(file["bytes"] for file in locked["files"]) < WORTH_BYTES:
+        return 1
+    return THREADS
 
 
 class _Worker:
@@ -29,7 +40,7 @@ class _Worker:
     def __init__(self, conversion: Conversion) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__],
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             preexec_fn=processes.die_with_parent,
@@ -41,19 +52,36 @@ class _Worker:
         self.send(conversion)
 
     def send(self, value: Any) -> None:
-        pickle.dump(value, self._in, pickle.HIGHEST_PROTOCOL)
-        self._in.flush()
+        try:
+            pickle.dump(value, self._in, pickle.HIGHEST_PROTOCOL)
+            self._in.flush()
+        except BrokenPipeError as error:
+            raise self._lost() from error
 
     def receive(self) -> Converted:
-        made: Converted = pickle.load(self._out)
+        try:
+            made: Converted = pickle.load(self._out)
+        except (EOFError, pickle.UnpicklingError) as error:  # nothing, or a part
+            raise self._lost() from error
         return made
+
+    def _lost(self) -> PlainError:
+        return PlainError(
+            f"a process that converts rows ended (exit code {self._process.wait()}; -9 is a kill, mostly for want of "
+            f"memory). Run the same line again"
+        )
 
     def end(self) -> None:
         self._process.kill()  # it holds nothing that could be lost
-        self._process.communicate()
+        self._process.wait()
+        self._out.close()
+        try:
+            self._in.close()
+        except BrokenPipeError:  # of a batch that it will not read
+            pass
 
 
-def convert(batches: Iterator[Batch], conversion: Conversion, count: int) -> Iterator[Converted]:
+def convert(batches: Iterator[Batch], conversion: Conversion, count: int) -> Generator[Converted, None, None]:
     """What each batch gives, in order, by `count` processes."""
     workers = [_Worker(conversion) for _ in range(count)]
     try:
@@ -73,6 +101,7 @@ def convert(batches: Iterator[Batch], conversion: Conversion, count: int) -> Ite
 
 def serve() -> None:
     """The worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; who started this ends it
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     conversion: Conversion = pickle.load(source)
     while True:
