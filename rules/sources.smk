@@ -5,15 +5,19 @@ Out:  RUN/sources/SOURCE.json, which names the shard in results/sources/ that th
 """
 
 
+from workflow_scripts.sources import workers
+
+
 rule source:
     """Read a source row by row: prompts into its shard, every other row into its rejects."""
     output:
         f"{RUN}/sources/{{source}}.json",
     log:
         f"{RUN}/logs/sources/{{source}}.log",
+    threads: lambda wildcards: workers.threads(PLAN.sources.get(wildcards.source))
     conda:
         "../envs/pipeline.yaml"
     message:
         "Source {wildcards.source}"
     shell:
-        "exec python -m workflow_scripts.sources.normalize {output:q} 2> {log:q}"
+        "exec python -m workflow_scripts.sources.normalize {output:q} --threads {threads} 2> {log:q}"

@@ -15,7 +15,7 @@ from workflow_scripts import config, files
 from workflow_scripts.errors import PlainError
 from workflow_scripts.prompts.candidates import source_shard
 from workflow_scripts.run import Run
-from workflow_scripts.sources import normalize, reading, shard
+from workflow_scripts.sources import json_rows, normalize, reading, shard
 from workflow_scripts.sources.normalize import SourceFile, build_shard
 from workflow_scripts.sources.readers import resolve
 
@@ -136,6 +136,7 @@ def test_a_fifth_of_bad_rows_is_taken(tmp_path: Path) -> None:
 
 def test_hopeless_reading_ends_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "HOPELESS_ROWS", 10)
+    monkeypatch.setattr(json_rows, "BATCH_ROWS", 5)
     file = write(tmp_path / "x.jsonl", [*["x"] * 10, *good(1000)])
     with pytest.raises(PlainError, match="10 of 10 rows"):
         build_shard("demo", source(), [file], tmp_path / "shard")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflow_scripts.records import Message
-from workflow_scripts.sources.prompt_ids import all_id, dedupe_key, first_id, prompt_side, prompt_text
+from workflow_scripts.sources.prompt_ids import identify, prompt_side, prompt_text
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
 
@@ -40,9 +40,9 @@ def test_the_canonical_form() -> None:
         '{"messages":[{"content":"Größe?\\n","role":"user"},null,{"content":"7","name":"f","role":"tool"}],'
         '"system":"S","tools":' + tools + "}"
     )
-    assert first_id(messages, TOOLS) == sha256(first)
-    assert all_id(messages, TOOLS) == sha256(whole)
-    assert first_id([user("Q")], None) == sha256(
+    assert identify(messages, TOOLS).first_id == sha256(first)
+    assert identify(messages, TOOLS).all_id == sha256(whole)
+    assert identify([user("Q")], None).first_id == sha256(
         '{"messages":[{"content":"Q","role":"user"}],"system":null,"tools":null}'
     )
 
@@ -69,15 +69,12 @@ def test_ids_do_not_depend_on_recorded_answers(turns: list[tuple[Message, list[M
 
     recorded = conversation([reply for _, reply in turns])
     other = conversation([data.draw(st.lists(answers, min_size=1, max_size=3)) if reply else [] for _, reply in turns])
-    assert first_id(recorded, TOOLS) == first_id(other, TOOLS)
-    assert all_id(recorded, TOOLS) == all_id(other, TOOLS)
-    assert dedupe_key(recorded, TOOLS) == dedupe_key(other, TOOLS)
-    assert all_id([*recorded, assistant("last")], TOOLS) == all_id(recorded, TOOLS)
+    assert identify(recorded, TOOLS) == identify(other, TOOLS) == identify([*recorded, assistant("last")], TOOLS)
 
 
 @given(first=st.lists(asked, max_size=3), second=st.lists(asked, max_size=3))
 def test_other_questions_have_other_ids(first: list[Message], second: list[Message]) -> None:
-    assert (first_id(first, None) == first_id(second, None)) == (first == second)
+    assert (identify(first, None).first_id == identify(second, None).first_id) == (first == second)
 
 
 def test_what_changes_an_id() -> None:
@@ -91,16 +88,16 @@ def test_what_changes_an_id() -> None:
         ([user("q"), assistant("A"), user("Q2")], None),
         ([{**user("Q"), "name": "Ann"}, assistant("A"), user("Q2")], None),
     ]
-    assert len({all_id(messages, tools) for messages, tools in cases}) == len(cases)
-    assert all_id(base, []) == all_id(base, None)
-    assert first_id(base, None) == first_id([user("Q")], None) == all_id([user("Q")], None)
+    assert len({identify(messages, tools).all_id for messages, tools in cases}) == len(cases)
+    assert identify(base, []).all_id == identify(base, None).all_id
+    assert identify(base, None).first_id == identify([user("Q")], None).first_id == identify([user("Q")], None).all_id
 
 
 def test_call_ids_of_results_do_not_count() -> None:
     def conversation(call_id: str) -> list[Message]:
         return [user("Q"), assistant(""), {"role": "tool", "content": "1", "tool_call_id": call_id}]
 
-    assert all_id(conversation("a"), None) == all_id(conversation("b"), None)
+    assert identify(conversation("a"), None).all_id == identify(conversation("b"), None).all_id
 
 
 def test_prompt_side() -> None:
@@ -120,8 +117,8 @@ def test_prompt_side() -> None:
 )
 def test_text_that_counts_as_the_same(one: str, two: str) -> None:
     assert prompt_text([user(one)], None) == prompt_text([user(two)], None)
-    assert dedupe_key([user(one)], None) == dedupe_key([user(two)], None)
-    assert first_id([user(one)], None) != first_id([user(two)], None)
+    assert identify([user(one)], None).dedupe_key == identify([user(two)], None).dedupe_key
+    assert identify([user(one)], None).first_id != identify([user(two)], None).first_id
 
 
 def test_text_that_does_not_count_as_the_same() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from workflow_scripts import config, files
 from workflow_scripts.errors import PlainError
-from workflow_scripts.sources import reading
+from workflow_scripts.sources import json_rows, reading
 from workflow_scripts.sources.normalize import SourceFile, build_shard
 from workflow_scripts.sources.readers import NamedFile, count_rows, read_source
 
@@ -251,6 +251,7 @@ def test_unread_calls_are_counted(tmp_path: Path) -> None:
 
 def test_hopeless_reading_ends_early_but_not_for_filtered_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "HOPELESS_ROWS", 10)
+    monkeypatch.setattr(json_rows, "BATCH_ROWS", 5)
     rows = [*good(50, keep=False), *good(3, keep=True)]
     assert Shard(tmp_path, write(tmp_path / "x.jsonl", rows), where={"keep": True}).stats["prompts"] == 3
     with pytest.raises(PlainError, match="10 of 10 rows"):

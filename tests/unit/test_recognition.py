@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from workflow_scripts.config import Columns
 from workflow_scripts.sources.recognition import Unrecognized, recognize
 from workflow_scripts.sources.rejects import Rejected
-from workflow_scripts.sources.shapes import converter
+from workflow_scripts.sources.shapes import column_names, converter
 
 TURNS = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]
 FROM = [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "A"}]
@@ -159,7 +159,7 @@ def test_whatever_the_rows_a_shape_is_recognized_or_none(rows: list[dict[str, An
         found = recognize(rows, Columns(id="a.b"))
     except Unrecognized:
         return
-    read = converter(found.shape, found.columns)
+    read = converter(found.shape, column_names(found.shape, found.columns))
     for row in rows:
         try:
             read(row)

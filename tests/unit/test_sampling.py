@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflow_scripts.sources import sampling
-from workflow_scripts.sources.readers import NamedFile, SourceRow, as_size
+from workflow_scripts.sources.readers import NamedFile, SourceRow, as_size, read_batches
 from workflow_scripts.sources.sampling import LEAST_GROUPS, Sample, choose_groups, is_sampled
 
 
@@ -60,7 +60,13 @@ def parts(tmp_path: Path, *sizes: int, group: int = 10) -> list[NamedFile]:
 
 
 def read(files: list[NamedFile], rows: int) -> list[SourceRow]:
-    return list(Sample.of(files, rows, {"n"}, 1 << 20).read())
+    sample = Sample.of(files, rows, {"n"}, 1 << 20)
+    return [
+        row
+        for batch in read_batches(files, {"n"}, 1 << 20, sample.groups)
+        for index, row in enumerate(batch.parse(), batch.seen)
+        if is_sampled(index, sample.rows, sample.kept_rows)
+    ]
 
 
 @pytest.mark.parametrize("rows", [1, 7, 100, 333, 999, 1000, 5000])

@@ -12,7 +12,7 @@ from workflow_scripts.sources.shapes import ROLES, USUAL, Conversation, column_n
 
 
 def convert(shape: Shape, row: dict[str, Any], **columns: str) -> Conversation:
-    return converter(shape, Columns(**columns))(row)
+    return converter(shape, column_names(shape, Columns(**columns)))(row)
 
 
 def rejected(shape: Shape, row: dict[str, Any], **columns: str) -> tuple[str, str]:

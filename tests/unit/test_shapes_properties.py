@@ -10,7 +10,7 @@ from workflow_scripts.config import Columns, Shape
 from workflow_scripts.sources import prompt_ids
 from workflow_scripts.sources.readers import SourceRow
 from workflow_scripts.sources.rejects import Rejected
-from workflow_scripts.sources.shapes import USUAL, Conversation, converter, gather
+from workflow_scripts.sources.shapes import USUAL, Conversation, column_names, converter, gather
 
 words = st.sampled_from(
     ["role", "content", "from", "value", "user", "human", "assistant", "gpt", "system", "tool", "function_call", "text",
@@ -37,12 +37,12 @@ known_columns += ["message_id", "parent_id", "role", "rank", "deleted"]
 
 @given(shape=st.sampled_from(get_args(Shape)), row=st.dictionaries(st.sampled_from(known_columns), fields, max_size=6))
 def test_no_row_raises_anything_but_a_reject(shape: Shape, row: dict[str, Any]) -> None:
-    gathered = next(iter(gather(shape, Columns(), [SourceRow("x", 0, 0, row)]))).row
+    gathered = next(iter(gather(shape, column_names(shape, Columns()), [SourceRow("x", 0, 0, row)]))).row
     if not isinstance(gathered, dict):
         assert gathered.kind
         return
     try:
-        conversation = converter(shape, Columns())(gathered)
+        conversation = converter(shape, column_names(shape, Columns()))(gathered)
     except Rejected as why:
         assert why.kind
         return
@@ -54,7 +54,7 @@ def test_no_row_raises_anything_but_a_reject(shape: Shape, row: dict[str, Any]) 
         assert message["role"] != "user" or message["content"].strip()
     json.dumps(conversation.messages)
     json.dumps(conversation.tools, allow_nan=False)
-    prompt_ids.all_id(conversation.messages, conversation.tools)
+    prompt_ids.identify(conversation.messages, conversation.tools)
 
 
 said = st.text(min_size=1).filter(str.strip)
@@ -69,35 +69,50 @@ def users(conversation: Conversation) -> list[str]:
 def test_what_users_say_is_kept_to_the_character(texts: list[str]) -> None:
     tools = [{"name": "f"}]
     turns = [{"from": "human", "value": text} for text in texts]
-    assert users(converter("sharegpt", Columns())({"conversations": turns, "tools": tools})) == texts
+    assert (
+        users(converter("sharegpt", column_names("sharegpt", Columns()))({"conversations": turns, "tools": tools}))
+        == texts
+    )
     turns = [{"role": "user", "content": text} for text in texts]
-    assert users(converter("messages", Columns())({"messages": turns, "tools": tools})) == texts
-    assert users(converter("messages_json_string", Columns())({"messages": json.dumps(turns), "tools": tools})) == texts
+    assert (
+        users(converter("messages", column_names("messages", Columns()))({"messages": turns, "tools": tools})) == texts
+    )
+    assert (
+        users(
+            converter("messages_json_string", column_names("messages_json_string", Columns()))(
+                {"messages": json.dumps(turns), "tools": tools}
+            )
+        )
+        == texts
+    )
     strings = [spoken for text in texts for spoken in (text, "A")]
-    assert users(converter("alternating_strings", Columns())({"data": strings})) == texts
+    assert (
+        users(converter("alternating_strings", column_names("alternating_strings", Columns()))({"data": strings}))
+        == texts
+    )
     single: dict[Shape, str] = {"prompt_response": "prompt", "alpaca": "instruction", "tools_query_answers": "query"}
     for shape, column in single.items():
-        assert users(converter(shape, Columns())({column: texts[0], "tools": "[]"})) == texts[:1]
+        assert users(converter(shape, column_names(shape, Columns()))({column: texts[0], "tools": "[]"})) == texts[:1]
     rows = [
         SourceRow("x", n, n, {"message_id": f"{n}", "parent_id": f"{n - 1}" if n else None, "role": role, "text": s})
         for n, s in enumerate(strings)
         for role in (("prompter", "assistant")[n % 2],)
     ]
-    root = next(iter(gather("message_tree", Columns(), rows))).row
+    root = next(iter(gather("message_tree", column_names("message_tree", Columns()), rows))).row
     assert isinstance(root, dict)
-    assert users(converter("message_tree", Columns())(root)) == texts
+    assert users(converter("message_tree", column_names("message_tree", Columns()))(root)) == texts
 
 
 @given(texts=st.lists(spoken, min_size=1, max_size=3))
 def test_what_users_say_in_a_transcript_is_kept_to_the_character(texts: list[str]) -> None:
     chat = "".join(f"USER: {text}\n\n\nASSISTANT: A <|endoftext|>\n\n\n" for text in texts)
-    assert users(converter("transcript_string", Columns())({"chat": chat})) == texts
+    assert users(converter("transcript_string", column_names("transcript_string", Columns()))({"chat": chat})) == texts
 
 
 @given(system=said.filter(lambda text: "<tools>" not in text), answer=said)
 def test_other_texts_are_kept_too(system: str, answer: str) -> None:
     row = {"system_prompt": system, "prompt": "Q", "response": answer}
-    messages = converter("prompt_response_system", Columns())(row).messages
+    messages = converter("prompt_response_system", column_names("prompt_response_system", Columns()))(row).messages
     assert [message["content"] for message in messages] == [system, "Q", answer]
 
 
@@ -113,7 +128,9 @@ def test_ids_do_not_depend_on_recorded_answers(one: str, other: str, tools: bool
         result = "<tool_response>{'name': 'f', 'content': 1}</tool_response>\n<tool_response>2</tool_response>"
         turns = [("human", "Q"), ("gpt", answer), ("tool", result), ("gpt", answer), ("human", "Q2")]
         row = {"conversations": [{"from": role, "value": text} for role, text in turns], "tools": '[{"name": "f"}]'}
-        conversation = converter("sharegpt", Columns())(row if tools else {**row, "tools": None})
+        conversation = converter("sharegpt", column_names("sharegpt", Columns()))(
+            row if tools else {**row, "tools": None}
+        )
         made = (conversation.messages, conversation.tools)
-        ids.add((prompt_ids.first_id(*made), prompt_ids.all_id(*made), prompt_ids.dedupe_key(*made)))
+        ids.add(prompt_ids.identify(*made))
     assert len(ids) == 1

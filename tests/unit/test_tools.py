@@ -8,12 +8,12 @@ import pytest
 from workflow_scripts.config import Columns, Shape
 from workflow_scripts.records import Message
 from workflow_scripts.sources.rejects import Rejected
-from workflow_scripts.sources.shapes import Conversation, converter
+from workflow_scripts.sources.shapes import Conversation, column_names, converter
 from workflow_scripts.sources.tools import parse_loosely, read_tools
 
 
 def convert(shape: Shape, row: dict[str, Any]) -> Conversation:
-    return converter(shape, Columns())(row)
+    return converter(shape, column_names(shape, Columns()))(row)
 
 
 def user(content: str) -> Message:

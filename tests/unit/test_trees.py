@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from workflow_scripts.config import Columns
 from workflow_scripts.sources.readers import SourceRow
 from workflow_scripts.sources.rejects import BadRow
-from workflow_scripts.sources.shapes import converter, gather
+from workflow_scripts.sources.shapes import column_names, converter, gather
 from workflow_scripts.sources.shapes.trees import gather as gather_trees
 
 
@@ -19,7 +19,7 @@ def message(name: Any, parent: Any, role: str, **other: Any) -> dict[str, Any]:
 def said(rows: list[Any]) -> list[Any]:
     """For each row the names of its thread's messages, or its class."""
     numbered = [SourceRow("x.jsonl", 2 * index, index, row) for index, row in enumerate(rows)]
-    found = list(gather("message_tree", Columns(), numbered))
+    found = list(gather("message_tree", column_names("message_tree", Columns()), numbered))
     assert [one._replace(row={}) for one in found] == [one._replace(row={}) for one in numbered]
     return [
         one.row.kind
@@ -76,9 +76,9 @@ def test_a_thread_becomes_a_conversation() -> None:
     rows = [message("a", None, "prompter", words="Q"), message("b", "a", "assistant", words="A")]
     columns = Columns(prompt="words")
     numbered = [SourceRow("x", index, index, row) for index, row in enumerate(rows)]
-    first = next(iter(gather("message_tree", columns, numbered))).row
+    first = next(iter(gather("message_tree", column_names("message_tree", columns), numbered))).row
     assert isinstance(first, dict)
-    conversation = converter("message_tree", columns)(first)
+    conversation = converter("message_tree", column_names("message_tree", columns))(first)
     assert conversation.messages == [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]
     assert conversation.roles == ["prompter", "assistant"]
 

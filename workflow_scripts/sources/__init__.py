@@ -18,6 +18,9 @@ rejects       what is said of a row that is no prompt
 prompt_ids    what makes two prompts the same
 sampling      which rows an even sample has
 reading       one pass over a source: prompts and rejects
+conversion    a batch of rows: prompts and rejects
+workers       processes that convert batches
+reading       one pass over a source
 tally         what is counted
 shard         the files of a shard
 normalize     the job

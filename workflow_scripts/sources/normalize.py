@@ -7,6 +7,7 @@ import argparse
 import shutil
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,20 +47,22 @@ def build_shard(
     sources: Sequence[SourceFile | Elsewhere],
     folder: Path,
     origin: dict[str, Any] | None = None,
+    processes: int = 0,
 ) -> dict[str, Any]:
     """Make the shard `folder` of the source `name`, or find it whole; return its stats, `origin` among them.
 
+    With `processes`, so many convert the rows; the shard is the same.
     Runs that need the same shard wait for each other. PlainError if a file is not as recorded or is broken, and if
     the rows don't fit the shape.
     """
     lock = folder.with_name(f".{folder.name}.lock")
     try:
         with files.file_lock(lock, wait=False):
-            return _find_or_build(name, reading, sources, folder, origin)
+            return _find_or_build(name, reading, sources, folder, origin, processes)
     except files.Locked:
         say(f"source {name}: another run is reading it; waiting")
     with files.file_lock(lock):
-        return _find_or_build(name, reading, sources, folder, origin)
+        return _find_or_build(name, reading, sources, folder, origin, processes)
 
 
 def _find_or_build(
@@ -67,7 +70,8 @@ def _find_or_build(
     reading: config.Reading,
     sources: Sequence[SourceFile | Elsewhere],
     folder: Path,
-    origin: dict[str, Any] | None = None,
+    origin: dict[str, Any] | None,
+    processes: int,
 ) -> dict[str, Any]:
     stats = finished(folder)
     if stats is not None:
@@ -77,7 +81,7 @@ def _find_or_build(
     shutil.rmtree(tmp, ignore_errors=True)
     tmp.mkdir(parents=True)
     try:
-        stats = _build(name, reading, sources, tmp, origin or {})
+        stats = _build(name, reading, sources, tmp, origin or {}, processes)
     except BaseException:
         shutil.rmtree(tmp, ignore_errors=True)
         raise
@@ -93,25 +97,22 @@ def _build(
     sources: Sequence[SourceFile | Elsewhere],
     tmp: Path,
     origin: dict[str, Any],
+    processes: int,
 ) -> dict[str, Any]:
     start = time.monotonic()
     total_bytes = sum(file.bytes for file in sources)
     local = [file for file in sources if isinstance(file, SourceFile)]
     if len(local) == len(sources):
         say(f"source {name}: reading {len(sources)} file{'s' * (len(sources) != 1)}, {total_bytes:,} bytes")
-    before = [_check_unchanged(file) for file in local]
     named = [NamedFile(file.path if isinstance(file, SourceFile) else file, file.name) for file in sources]
     rows = Reading(name, reading)
     prompts = tmp / "prompts.parquet"
-    with files.atomic_path(prompts) as path:
+    with _unchanged(local), files.atomic_path(prompts) as path:
         writer = PromptsWriter(path)
         try:
-            files.write_jsonl_zst(tmp / "rejects.jsonl.zst", rows.run(named, writer))
+            files.write_jsonl_zst(tmp / "rejects.jsonl.zst", rows.run(named, writer, processes))
         finally:
             writer.close()
-    for file, identity in zip(local, before, strict=True):
-        if _identity(file) != identity:
-            raise PlainError(f"{file.path} changed while it was read; run the same line again")
     rows.check()
     tally = rows.tally
     assert tally.rows == tally.prompts + tally.rejects.total()
@@ -129,18 +130,43 @@ def _build(
     return stats
 
 
-def _check_unchanged(file: SourceFile) -> tuple[int, int, int]:
-    """Check that the file's bytes are those recorded; what tells later whether it was touched meanwhile."""
-    identity = _identity(file)
-    if identity[0] != file.bytes or (file.sha256 is not None and files.sha256_file(file.path) != file.sha256):
-        raise PlainError(
-            f"{file.path} has changed since this run began ({file.bytes:,} bytes then, {identity[0]:,} now). Put the "
-            f"old file back, or run the same line again: with the new file it starts a new run"
-        )
-    return identity
+@contextmanager
+def _unchanged(sources: list[SourceFile]) -> Iterator[None]:
+    """Check that the files' bytes are those recorded, in a thread while they are read.
+
+    PlainError if they are not, whatever else was wrong with them, and if they were touched meanwhile.
+    """
+    before = [_identity(file) for file in sources]
+    with ThreadPoolExecutor(1) as thread:
+        checks = thread.map(_check_content, sources, before)
+        try:
+            yield
+        except PlainError:
+            list(checks)
+            raise
+        except BaseException:
+            thread.shutdown(wait=False, cancel_futures=True)
+            raise
+        list(checks)
+    for file, identity in zip(sources, before, strict=True):
+        if _identity(file) != identity:
+            raise PlainError(f"{file.path} changed while it was read; run the same line again")
+
+
+def _check_content(file: SourceFile, identity: tuple[int, int, int]) -> None:
+    if file.sha256 is not None and files.sha256_file(file.path) != file.sha256:
+        raise _changed(file, identity[0])
+
+
+def _changed(file: SourceFile, size: int) -> PlainError:
+    return PlainError(
+        f"{file.path} has changed since this run began ({file.bytes:,} bytes then, {size:,} now). Put the "
+        f"old file back, or run the same line again: with the new file it starts a new run"
+    )
 
 
 def _identity(file: SourceFile) -> tuple[int, int, int]:
+    """What tells whether the file was touched; PlainError unless it has its recorded size."""
     try:
         stat = file.path.stat()
     except OSError as error:
@@ -150,13 +176,13 @@ def _identity(file: SourceFile) -> tuple[int, int, int]:
     return stat.st_size, stat.st_mtime_ns, stat.st_ino
 
 
-def ensure_shard(results: Path, name: str, reading: config.Reading, locked: Locked) -> Path:
+def ensure_shard(results: Path, name: str, reading: config.Reading, locked: Locked, processes: int = 0) -> Path:
     """The shard folder of a source, whole: as it is, or built from the files that were recorded."""
     folder = results / str(locked["shard"])
     if finished(folder) is None:
         origin = {key: value for key, value in locked.items() if key != "shard"}
         with _recorded_files(name, reading, locked) as sources:
-            build_shard(name, reading, sources, folder, origin)
+            build_shard(name, reading, sources, folder, origin, processes)
     return folder
 
 
@@ -196,7 +222,7 @@ def _local_files(path_pattern: str, locked: Locked) -> list[SourceFile]:
     ]
 
 
-def normalize(path: Path) -> None:
+def normalize(path: Path, processes: int = 0) -> None:
     """Write results/RUN/sources/SOURCE.json at `path`; the shard it names exists then."""
     run, name = Run.holding(path), path.stem
     if name not in run.config.sources:
@@ -207,7 +233,7 @@ def normalize(path: Path) -> None:
         files.write_json(path, {"source": name, "unavailable": locked["unavailable"]})
         return
     with timed(run.folder, "sources"):
-        folder = ensure_shard(run.results, name, run.config.sources[name], locked)
+        folder = ensure_shard(run.results, name, run.config.sources[name], locked, processes)
         stats = files.read_json(folder / "stats.json")
         files.write_json(
             path,
@@ -226,7 +252,9 @@ def main() -> None:
     """The job."""
     parser = argparse.ArgumentParser(description="Read one source into its normalized shard.")
     parser.add_argument("path", type=Path, help="results/RUN/sources/SOURCE.json")
-    normalize(parser.parse_args().path)
+    parser.add_argument("--threads", type=int, default=1, help="with several, as many processes convert the rows")
+    arguments = parser.parse_args()
+    normalize(arguments.path, arguments.threads if arguments.threads > 1 else 0)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +10,33 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from workflow_scripts.errors import PlainError
-from workflow_scripts.sources.readers import Elsewhere, RowGroup
+from workflow_scripts.sources.readers import BATCH_BYTES, BATCH_ROWS, Elsewhere, RowGroup
 from workflow_scripts.sources.rejects import BadRow
 
-BATCH_BYTES = 8 << 20
-MAX_BATCH_ROWS = 4096
 READ_BUFFER_BYTES = 1 << 20
 GAP_BYTES = 1 << 20  # between column chunks, that cost less than another request
 
 
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows that stand together; `first` is the first one's number in the file."""
+
+    first: int
+    batch: Any
+    max_row_bytes: int
+
+    def __len__(self) -> int:
+        rows: int = self.batch.num_rows
+        return rows
+
+    def parse(self) -> Iterator[tuple[int, dict[str, Any] | BadRow]]:
+        return enumerate(_rows(self.batch, self.max_row_bytes), self.first)
+
+
 def read(
     file: Path | Elsewhere, columns: Collection[str] | None, max_row_bytes: int, groups: Collection[int] | None = None
-) -> Iterator[tuple[int, dict[str, Any] | BadRow]]:
-    """The rows of a Parquet file, or of some of its row groups, with their numbers in the file.
+) -> Iterator[Table]:
+    """The rows of a Parquet file, or of some of its row groups.
 
     Batches are sized by what the file says of its rows, so that memory follows neither row groups nor the file.
     """
@@ -34,13 +49,12 @@ def read(
             if about.num_rows == 0 or (groups is not None and group not in groups):
                 continue
             row_bytes = max(1, about.total_byte_size // about.num_rows)
-            size = max(1, min(MAX_BATCH_ROWS, BATCH_BYTES // row_bytes))
+            size = max(1, min(BATCH_ROWS, BATCH_BYTES // row_bytes))
             with _at_hand(file, about, wanted):
                 try:
                     for batch in parquet.iter_batches(batch_size=size, row_groups=[group], columns=wanted):
-                        for row in _rows(batch, max_row_bytes):
-                            yield number, row
-                            number += 1
+                        yield Table(number, batch, max_row_bytes)
+                        number += batch.num_rows
                 except (pa.ArrowException, OSError) as error:
                     raise _broken(file, error) from error
 

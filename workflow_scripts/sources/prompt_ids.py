@@ -15,7 +15,7 @@ recorded as an answer, and they are equal for a conversation of one question.
 
 import hashlib
 import unicodedata
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -32,24 +32,39 @@ def prompt_side(messages: list[Message]) -> list[Message]:
     return messages
 
 
-def first_id(messages: list[Message], tools: Tools) -> str:
-    """The prompt's id under `turns: first`."""
-    return _hash(prompt_side(messages), tools)
+class Ids(NamedTuple):
+    """The prompt's id under `turns: first` and under `turns: all`, and the hex sha256 of its `prompt_text`."""
+
+    first_id: str
+    all_id: str
+    dedupe_key: str
 
 
-def all_id(messages: list[Message], tools: Tools) -> str:
-    """The prompt's id under `turns: all`."""
-    return _hash(messages, tools)
+def identify(messages: list[Message], tools: Tools) -> Ids:
+    """What a conversation's prompt is known by."""
+    asked = prompt_side(messages)
+    first_id = _hash(asked, tools)
+    for message in messages[len(asked) :]:
+        if message["role"] != "assistant":
+            all_id = _hash(messages, tools)
+            break
+    else:
+        all_id = first_id
+    return Ids(first_id, all_id, hashlib.sha256(prompt_text(asked, tools).encode()).hexdigest())
+
+
+_KEYS: Final = ("role", "content", "name")
 
 
 def _hash(messages: list[Message], tools: Tools) -> str:
     system = None
-    canonical: list[dict[str, str] | None] = []
+    canonical: list[Any] = []
     for message in messages:
         if message["role"] == "system":
             system = message["content"]
         elif message["role"] != "assistant":
-            canonical.append({key: message[key] for key in ("role", "content", "name") if key in message})
+            bare = len(message) == 2  # role and content, which every message has
+            canonical.append(message if bare else {key: message[key] for key in _KEYS if key in message})
         elif canonical and canonical[-1] is not None:
             canonical.append(None)
     if canonical and canonical[-1] is None:
@@ -70,10 +85,7 @@ def prompt_text(messages: list[Message], tools: Tools) -> str:
 
 
 def _plain(text: str) -> str:
+    if text.isascii():  # which is in NFC, and for which folding is lowering
+        return " ".join(text.lower().split())
     # Case folding can undo a composition, so NFC comes again after it (Unicode, chapter 3.13).
     return " ".join(unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold()).split())
-
-
-def dedupe_key(messages: list[Message], tools: Tools) -> str:
-    """Hex sha256 of `prompt_text`."""
-    return hashlib.sha256(prompt_text(messages, tools).encode()).hexdigest()

@@ -13,6 +13,8 @@ from workflow_scripts.sources.rejects import BadRow
 PARQUET = (".parquet",)
 JSON = tuple(kind + packed for kind in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst"))
 MAX_ROW_BYTES = 16 << 20
+BATCH_ROWS = 1000
+BATCH_BYTES = 4 << 20
 
 Row = dict[str, Any]
 
@@ -30,6 +32,15 @@ class Elsewhere(Protocol):
 
     def holding(self, spans: Sequence[tuple[int, int]]) -> AbstractContextManager[None]:
         """Have these parts, (start, stop) each, at hand in the block."""
+
+
+class RawRows(Protocol):
+    """Rows of a file that stand together, not parsed yet: at most BATCH_ROWS, of about BATCH_BYTES at most."""
+
+    def __len__(self) -> int: ...
+
+    def parse(self) -> Iterator[tuple[int, Row | BadRow]]:
+        """The rows, each with its number in the file from 0."""
 
 
 class NamedFile(NamedTuple):
@@ -53,6 +64,23 @@ class SourceRow(NamedTuple):
     number: int
     in_source: int
     row: Row | BadRow
+
+
+class Batch(NamedTuple):
+    """Rows of one file of a source.
+
+    `in_source` is the first one's number in the whole source, `seen` that among the rows that are read at all.
+    """
+
+    file: str
+    in_source: int
+    seen: int
+    rows: RawRows
+
+    def parse(self) -> Iterator[SourceRow]:
+        """The rows, parsed."""
+        for in_source, (number, row) in enumerate(self.rows.parse(), self.in_source):
+            yield SourceRow(self.file, number, in_source, row)
 
 
 def ending(path: Path | Elsewhere) -> str | None:
@@ -124,6 +152,13 @@ def read_rows(
     file only the named `columns` and row `groups` are read. PlainError if the file itself is broken, so that rows
     would be lost.
     """
+    for rows in _read_raw(file, columns, max_row_bytes, groups):
+        yield from rows.parse()
+
+
+def _read_raw(
+    file: Path | Elsewhere, columns: Collection[str] | None, max_row_bytes: int, groups: Collection[int] | None = None
+) -> Iterator[RawRows]:
     try:
         if ending(file) in PARQUET:
             from workflow_scripts.sources import parquet_rows
@@ -158,15 +193,37 @@ def row_groups(file: Path | Elsewhere, columns: Collection[str] | None) -> list[
         raise PlainError(f"{file}: {error.strerror or error}") from error
 
 
+def read_batches(
+    files: Sequence[NamedFile],
+    columns: Collection[str] | None = None,
+    max_row_bytes: int = MAX_ROW_BYTES,
+    groups: Sequence[Sequence[int]] | None = None,
+) -> Iterator[Batch]:
+    """The rows of all files of a source, in order and not parsed yet; as `read_rows` otherwise.
+
+    With `groups`, only these row groups of each file, all of which are Parquet then.
+    """
+    before = seen = 0
+    for index, (path, name) in enumerate(files):
+        if groups is None:
+            for rows in _read_raw(path, columns, max_row_bytes):
+                yield Batch(name, before, seen, rows)
+                before = seen = seen + len(rows)
+            continue
+        from workflow_scripts.sources import parquet_rows
+
+        for table in parquet_rows.read(path, columns, max_row_bytes, groups[index]) if groups[index] else ():
+            yield Batch(name, before + table.first, seen, table)
+            seen += len(table)
+        before += count_rows(path)
+
+
 def read_source(
     files: Sequence[NamedFile], columns: Collection[str] | None = None, max_row_bytes: int = MAX_ROW_BYTES
 ) -> Generator[SourceRow, None, None]:
     """The rows of all files of a source, in order."""
-    in_source = 0
-    for path, name in files:
-        for number, row in read_rows(path, columns, max_row_bytes):
-            yield SourceRow(name, number, in_source, row)
-            in_source += 1
+    for batch in read_batches(files, columns, max_row_bytes):
+        yield from batch.parse()
 
 
 def count_rows(file: Path | Elsewhere, max_row_bytes: int = MAX_ROW_BYTES) -> int:

@@ -1,23 +1,22 @@
 """One pass over the rows of a source: prompts are written, all others are rejected with a reason, all are counted."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from itertools import islice
 from typing import get_args
-
-import orjson
 
 from workflow_scripts import config
 from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import say
 from workflow_scripts.records import Reject
-from workflow_scripts.sources import prompt_ids, recognition, rejects, shapes
+from workflow_scripts.sources import recognition, rejects, shapes, workers
+from workflow_scripts.sources.conversion import Conversion, Converted, held_columns
 from workflow_scripts.sources.readers import (
+    BATCH_ROWS,
     NamedFile,
-    Row,
-    SourceRow,
     column_names,
+    read_batches,
     read_source,
 )
 from workflow_scripts.sources.sampling import Sample
@@ -45,9 +44,7 @@ class Reading:
     def _settle(self, shape: config.Shape, columns: config.Columns) -> None:
         """Read rows by this shape from now on."""
         self._shape: config.Shape = shape
-        self._columns = columns
         self._names = shapes.column_names(shape, columns)
-        self._convert = shapes.converter(shape, columns)
         self.tally.shape = shape
         for key, column in columns:
             if column is not None and key not in self._names:
@@ -81,25 +78,44 @@ class Reading:
             f"sources.{self._name}.columns which column holds what"
         )
 
-    def run(self, files: list[NamedFile], writer: PromptsWriter) -> Iterator[Reject]:
-        """Read every row of the files, or an even sample: prompts go to the writer, rejects come out."""
+    def run(self, files: list[NamedFile], writer: PromptsWriter, processes: int = 0) -> Iterator[Reject]:
+        """Read every row of the files, or an even sample: prompts go to the writer, rejects come out.
+
+        With `processes`, so many convert the rows.
+        """
         if self._source.shape == "auto":
             self._recognize(files)
         for file in files:
             self._see(column_names(file.path))
-        for source_row in shapes.gather(self._shape, self._columns, self._rows(files)):
-            self.tally.rows += 1
-            try:
-                if isinstance(source_row.row, rejects.BadRow):
-                    raise rejects.Rejected(source_row.row.kind, source_row.row.detail)
-                self._see(source_row.row)
-                self._check_where(source_row.row)
-                self._prompt(source_row, source_row.row, writer)
-            except rejects.Rejected as why:
-                yield self._reject(why, source_row)
-            if not self.tally.prompts and self.tally.judged == HOPELESS_ROWS:
-                self._check_share()
-            self._say_progress(source_row.file)
+        with closing(self._converted(files, processes)) as batches:
+            for made in batches:
+                self.tally.add(made.tally)
+                self._unseen &= made.unseen
+                for prompt in made.prompts:
+                    writer.add(prompt)
+                for kind, reject in made.rejects:
+                    self._examples.setdefault(kind, reject)
+                    yield reject
+                if not self.tally.prompts and self.tally.judged >= HOPELESS_ROWS:
+                    self._check_share()
+                self._say_progress()
+
+    def _converted(self, files: list[NamedFile], processes: int) -> Generator[Converted, None, None]:
+        """What the rows give, batch by batch."""
+        limit, sample = self._source.max_row_bytes, self._sample(files)
+        fraction = None if sample is None else (sample.rows, sample.kept_rows)
+        conversion = Conversion(self._shape, self._names, self._source.where, self._unseen, fraction)
+        if self._shape == "message_tree":
+            rows = iter(shapes.gather(self._shape, self._names, read_source(files, self._wanted(), limit)))
+            while held := list(islice(rows, BATCH_ROWS)):
+                yield conversion.convert(held)
+            return
+        batches = read_batches(files, self._wanted(), limit, None if sample is None else sample.groups)
+        if processes:
+            yield from workers.convert(batches, conversion, processes)
+        else:
+            for batch in batches:
+                yield conversion.convert(batch.parse(), batch.seen)
 
     def _wanted(self) -> set[str]:
         """The columns to read: of a name with a dot also the column that it is a field of."""
@@ -109,16 +125,16 @@ class Reading:
             names |= set(trees.COLUMNS)
         return names | {name.partition(".")[0] for name in names}
 
-    def _rows(self, files: list[NamedFile]) -> Iterable[SourceRow]:
+    def _sample(self, files: list[NamedFile]) -> Sample | None:
+        """Which rows are read; None for all."""
         if self._source.sample is None:
-            return read_source(files, self._wanted(), self._source.max_row_bytes)
+            return None
         sample = Sample.of(files, self._source.sample, self._wanted(), self._source.max_row_bytes)
         if sample.rows < sample.total:
             self.tally.rows_in_source = sample.total
-        described = sample.describe()
-        if described is not None:
+        if described := sample.describe():
             say(f"source {self._name}: {described}")
-        return sample.read()
+        return sample
 
     def check(self) -> None:
         """After the last row: PlainError unless the rows fit the shape and the columns."""
@@ -131,45 +147,9 @@ class Reading:
                 f"names; columns found: {self._found()}"
             )
 
-    def _see(self, columns: list[str] | Row) -> None:
+    def _see(self, columns: list[str]) -> None:
         self.tally.see(columns)
-        if self._unseen:
-            missing = object()
-            row = columns if isinstance(columns, dict) else dict.fromkeys(columns)
-            self._unseen = {name for name in self._unseen if shapes.held(row, name, missing) is missing}
-
-    def _check_where(self, row: Row) -> None:
-        for name, wanted in self._source.where.items():
-            value = shapes.held(row, name)
-            if not any(_same(value, one) for one in (wanted if isinstance(wanted, list) else [wanted])):
-                raise rejects.Rejected(rejects.FILTERED, f"{name} is {value!r}"[: rejects.DETAIL_CHARACTERS])
-
-    def _prompt(self, source_row: SourceRow, row: Row, writer: PromptsWriter) -> None:
-        conversation = self._convert(row)
-        messages, tools = conversation.messages, conversation.tools
-        own_id = shapes.row_id(row, self._names["id"])
-        writer.add(
-            {
-                "first_id": prompt_ids.first_id(messages, tools),
-                "all_id": prompt_ids.all_id(messages, tools),
-                "source_id": f"{source_row.file}:{source_row.number}" if own_id is None else own_id,
-                "source_row": source_row.in_source,
-                "messages": orjson.dumps(messages).decode(),
-                "tools": None if tools is None else orjson.dumps(tools).decode(),
-                "meta": "{}",
-                "dedupe_key": prompt_ids.dedupe_key(messages, tools),
-            }
-        )
-        self.tally.prompt(row, prompt_ids.prompt_side(messages), conversation)
-
-    def _reject(self, why: rejects.Rejected, source_row: SourceRow) -> Reject:
-        self.tally.reject(why)
-        row = source_row.row
-        excerpt = row.excerpt if isinstance(row, rejects.BadRow) else rejects.excerpt(row)
-        reason = rejects.reason(why.kind, why.detail)
-        reject: Reject = {"file": source_row.file, "row": source_row.number, "reason": reason, "excerpt": excerpt}
-        self._examples.setdefault(why.kind, reject)
-        return reject
+        self._unseen -= held_columns(dict.fromkeys(columns), self._unseen)
 
     def _check_share(self) -> None:
         tally, limit = self.tally, self._source.max_rejects
@@ -204,16 +184,11 @@ class Reading:
     def _found(self) -> str:
         return _printable(", ".join(sorted(self.tally.columns)[:30])) or "none"
 
-    def _say_progress(self, file: str) -> None:
+    def _say_progress(self) -> None:
         now = time.monotonic()
         if now - self._said >= SAY_EVERY_SECONDS:
             self._said = now
-            say(f"source {self._name}: {self.tally.rows:,} rows, {self.tally.prompts:,} prompts so far, in {file}")
-
-
-def _same(value: object, wanted: config.Scalar) -> bool:
-    """Equal, where true is not 1, but 1 is 1.0."""
-    return isinstance(value, bool) == isinstance(wanted, bool) and value == wanted
+            say(f"source {self._name}: {self.tally.rows:,} rows, {self.tally.prompts:,} prompts so far")
 
 
 def _printable(text: str) -> str:

@@ -1,7 +1,7 @@
 """An even sample of a source's rows: of Parquet, from evenly spaced row groups, so that the others are never read."""
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -9,12 +9,9 @@ from typing import NamedTuple
 from workflow_scripts.sources.readers import (
     PARQUET,
     NamedFile,
-    SourceRow,
     as_size,
     count_rows,
     ending,
-    read_rows,
-    read_source,
     row_groups,
 )
 
@@ -51,13 +48,10 @@ class Sample(NamedTuple):
     """Which rows of these files are read. `groups` has the chosen row groups of each file; None where all are."""
 
     files: Sequence[NamedFile]
-    columns: Collection[str]
-    max_row_bytes: int
     rows: int
     total: int
     groups: list[list[int]] | None
-    first_rows: list[int]  # of each file: how many rows are before it
-    kept_rows: int  # in the chosen groups
+    kept_rows: int  # in the chosen groups, or in all
     remote_bytes: int  # that are to come from the hub
 
     @classmethod
@@ -68,7 +62,7 @@ class Sample(NamedTuple):
         """
         if not all(ending(file.path) in PARQUET for file in files):
             total = sum(count_rows(file.path, max_row_bytes) for file in files)
-            return cls(files, columns, max_row_bytes, min(rows, total), total, None, [], total, 0)
+            return cls(files, min(rows, total), total, None, total, 0)
         found = [row_groups(file.path, columns) for file in files]
         counts = [group.rows for groups in found for group in groups]
         first_groups = list(accumulate((len(groups) for groups in found), initial=0))
@@ -81,9 +75,8 @@ class Sample(NamedTuple):
             kept += counts[group]
             if not isinstance(files[file].path, Path):
                 remote_bytes += found[file][number].bytes
-        first_rows = list(accumulate((sum(group.rows for group in groups) for groups in found), initial=0))
-        total = first_rows.pop()
-        return cls(files, columns, max_row_bytes, min(rows, total), total, chosen, first_rows, kept, remote_bytes)
+        total = sum(counts)
+        return cls(files, min(rows, total), total, chosen, kept, remote_bytes)
 
     def describe(self) -> str | None:
         """What is read and what comes from the hub, for the terminal; None where all rows are read, from here."""
@@ -96,19 +89,3 @@ class Sample(NamedTuple):
             reading = f"{len(remote)} file{'s' * (len(remote) != 1)}, {size} on the hub; {reading}"
             return f"{reading}, about {as_size(self.remote_bytes)}"
         return None if self.rows == self.total else reading
-
-    def read(self) -> Iterator[SourceRow]:
-        """The rows, numbered as in the whole files and the whole source."""
-        if self.groups is None:
-            for row in read_source(self.files, self.columns, self.max_row_bytes):
-                if is_sampled(row.in_source, self.rows, self.total):
-                    yield row
-            return
-        seen = 0
-        for (path, name), groups, first_row in zip(self.files, self.groups, self.first_rows, strict=True):
-            if not groups:
-                continue
-            for number, found in read_rows(path, self.columns, self.max_row_bytes, groups):
-                if is_sampled(seen, self.rows, self.kept_rows):
-                    yield SourceRow(name, number, first_row + number, found)
-                seen += 1

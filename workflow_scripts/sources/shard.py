@@ -5,6 +5,7 @@ rejects.jsonl.zst    every row that is none: {file, row, reason, excerpt}
 stats.json           counts, written last
 """
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 from workflow_scripts import files
 from workflow_scripts.errors import PlainError
 from workflow_scripts.sources import NORMALIZER_VERSION
+from workflow_scripts.sources.conversion import ShardRow
 
 SCHEMA = pa.schema(
     [
@@ -33,35 +35,49 @@ GROUP_BYTES = 32 << 20  # of text; a row group of very long prompts is cut here
 
 
 class PromptsWriter:
-    """Writes prompts.parquet; equal rows give equal bytes. Close it to finish the file."""
+    """Writes prompts.parquet; equal rows give equal bytes. Close it to finish the file.
+
+    A row group is packed in a thread while the next one is gathered.
+    """
 
     def __init__(self, path: Path) -> None:
         self.rows = 0
         self._bytes = 0
-        self._columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
+        self._held: list[ShardRow] = []
         self._writer = pq.ParquetWriter(path, SCHEMA, compression="zstd", use_dictionary=False)
+        self._thread = ThreadPoolExecutor(1)
+        self._writing: Future[None] | None = None
 
-    def add(self, values: dict[str, Any]) -> None:
-        """One prompt: the columns of SCHEMA but `row`."""
-        for name, value in values.items():
-            self._columns[name].append(value)
-        self._columns["row"].append(self.rows)
-        self.rows += 1
-        self._bytes += len(values["messages"]) + len(values["tools"] or "")
-        if len(self._columns["row"]) == GROUP_ROWS or self._bytes >= GROUP_BYTES:
+    def add(self, row: ShardRow) -> None:
+        """Write one prompt."""
+        self._held.append(row)
+        self._bytes += len(row.messages) + (len(row.tools) if row.tools else 0)
+        if len(self._held) == GROUP_ROWS or self._bytes >= GROUP_BYTES:
             self._flush()
 
     def _flush(self) -> None:
-        self._writer.write_table(pa.table(self._columns, schema=SCHEMA))
-        for column in self._columns.values():
-            column.clear()
+        numbers = range(self.rows, self.rows + len(self._held))
+        columns = [
+            pa.array(column, field.type)
+            for column, field in zip((numbers, *zip(*self._held, strict=True)), SCHEMA, strict=True)
+        ]
+        self._wait()
+        self._writing = self._thread.submit(self._writer.write_table, pa.Table.from_arrays(columns, schema=SCHEMA))
+        self.rows += len(self._held)
+        self._held.clear()
         self._bytes = 0
+
+    def _wait(self) -> None:
+        if self._writing is not None:
+            self._writing.result()
 
     def close(self) -> None:
         """Write what is held, and the file's end."""
-        if self._columns["row"]:
-            self._flush()
-        self._writer.close()
+        with self._thread:
+            if self._held:
+                self._flush()
+            self._wait()
+            self._writer.close()
 
 
 def finished(folder: Path) -> dict[str, Any] | None:

@@ -1,13 +1,16 @@
 """What stats.json says of a source: its rows, counted."""
 
 from collections import Counter
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
-from workflow_scripts.config import Shape
 from workflow_scripts.records import Message
 from workflow_scripts.sources import rejects
 from workflow_scripts.sources.readers import Row
 from workflow_scripts.sources.shapes import LANGUAGES, Conversation
+
+if TYPE_CHECKING:
+    from workflow_scripts.config import Shape
 
 MAX_NAMES = 200  # of columns, roles and languages that are listed
 QUANTILES = (0, 10, 25, 50, 75, 90, 99, 100)
@@ -28,7 +31,20 @@ class Tally:
         self.columns: set[str] = set()
         self._characters: Counter[int] = Counter()
 
-    def see(self, columns: list[str] | Row) -> None:
+    def add(self, other: "Tally") -> None:
+        """Count what the rows after these gave."""
+        self.rows += other.rows
+        self.prompts += other.prompts
+        self.malformed_calls += other.malformed_calls
+        self.rejects.update(other.rejects)
+        self._characters.update(other._characters)
+        self.see(other.columns)
+        for mine, others in ((self.roles, other.roles), (self.languages, other.languages)):
+            for name, count in others.items():
+                if name in mine or len(mine) < MAX_NAMES:
+                    mine[name] += count
+
+    def see(self, columns: Iterable[str]) -> None:
         """Note the columns of a file or a row."""
         if len(self.columns) < MAX_NAMES:
             self.columns.update(columns)
@@ -36,10 +52,18 @@ class Tally:
     def prompt(self, row: Row, asked: list[Message], conversation: Conversation) -> None:
         """Count one prompt; `asked` are its messages before the first answer."""
         self.prompts += 1
-        self.roles.update(conversation.roles)
+        for role in conversation.roles:
+            self.roles[role] += 1
         self.malformed_calls += conversation.malformed_calls
-        self._characters[sum(len(message["content"]) for message in asked)] += 1
-        language = next((row[name] for name in LANGUAGES if name in row), None)
+        characters = 0
+        for message in asked:
+            characters += len(message["content"])
+        self._characters[characters] += 1
+        language = None
+        for name in LANGUAGES:
+            if name in row:
+                language = row[name]
+                break
         if isinstance(language, str) and (language in self.languages or len(self.languages) < MAX_NAMES):
             self.languages[language] += 1
 

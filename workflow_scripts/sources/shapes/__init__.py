@@ -7,14 +7,17 @@ trees        one row a message
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
 
-from workflow_scripts.config import Columns, Shape
 from workflow_scripts.sources.readers import Row, SourceRow
 from workflow_scripts.sources.rejects import Rejected
 from workflow_scripts.sources.shapes import texts, transcripts, trees
 from workflow_scripts.sources.shapes.turns import ROLES, Conversation, build
 from workflow_scripts.sources.tools import parse
+
+if TYPE_CHECKING:  # a worker process must not pay for its import
+    from workflow_scripts.config import Columns, Shape
 
 __all__ = [
     "LANGUAGES",
@@ -23,6 +26,7 @@ __all__ = [
     "USUAL",
     "Conversation",
     "Key",
+    "Names",
     "column_names",
     "converter",
     "gather",
@@ -31,6 +35,7 @@ __all__ = [
 ]
 
 Key = Literal["prompt", "response", "system", "input", "tools", "id"]
+Names = dict[Key, tuple[str, ...]]  # the columns that each key may be read from, in order
 
 _IDS = ("id", "uuid", "prompt_id", "conversation_id", "conversation_hash", "session_id", "trajectory_id")
 # A name with a dot is a field of a column that is an object, as the template's arguments are in smoltalk2.
@@ -42,7 +47,7 @@ LANGUAGES = ("language", "lang", "langdetect")
 
 # The usual names of each shape's columns, in order. Keys that are not here mean nothing to the shape; an empty tuple is
 # read only where the config names the column.
-USUAL: dict[Shape, dict[Key, tuple[str, ...]]] = {
+USUAL: "dict[Shape, dict[Key, tuple[str, ...]]]" = {
     "messages": {
         "prompt": ("messages", "conversations", "conversation"),
         "system": _SYSTEMS,
@@ -106,50 +111,59 @@ USUAL: dict[Shape, dict[Key, tuple[str, ...]]] = {
         "id": _IDS,
     },
 }
-REQUIRED: dict[Shape, tuple[Key, ...]] = {
+REQUIRED: "dict[Shape, tuple[Key, ...]]" = {
     **dict.fromkeys(USUAL, ("prompt",)),
     "prompt_response_system": ("prompt", "system"),
     "tools_query_answers": ("prompt", "tools"),
 }
 
 
-def column_names(shape: Shape, columns: Columns) -> dict[Key, tuple[str, ...]]:
+def column_names(shape: "Shape", columns: "Columns") -> Names:
     """For each key that means something to the shape, the columns it may be read from, in order."""
-    names: dict[Key, tuple[str, ...]] = {}
+    names: Names = {}
     for key, usual in USUAL[shape].items():
         named: str | None = getattr(columns, key)
         names[key] = usual if named is None else (named,)
     return names
 
 
-def gather(shape: Shape, columns: Columns, rows: Iterable[SourceRow]) -> Iterable[SourceRow]:
+def gather(shape: "Shape", names: Names, rows: Iterable[SourceRow]) -> Iterable[SourceRow]:
     """What comes before rows are converted one by one: nothing, but for trees, whose rows are brought together."""
     if shape != "message_tree":
         return rows
-    return trees.gather(rows, column_names(shape, columns)["prompt"][0])
+    return trees.gather(rows, names["prompt"][0])
 
 
-def converter(shape: Shape, columns: Columns) -> Callable[[Row], Conversation]:
+def converter(shape: "Shape", names: Names) -> Callable[[Row], Conversation]:
     """The function that makes a row a conversation, or raises Rejected. It raises nothing else, whatever the row.
 
     Of the columns that a key may be read from, it takes the first that a row has; where the shape can do without the
     key, the first that is not empty.
     """
-    names = column_names(shape, columns)
     required = REQUIRED[shape]
     convert = _CONVERTERS[shape]
 
+    @lru_cache(maxsize=256)
+    def places(columns: tuple[str, ...]) -> list[tuple[Key, bool, list[str]]]:
+        """Each key, whether the shape needs it, and where a row of these columns may hold it."""
+        found: list[tuple[Key, bool, list[str]]] = []
+        for key, known in names.items():
+            there = [name for name in known if name in columns or name.partition(".")[0] in columns]
+            if key != "id" and (there or key in required):
+                found.append((key, key in required, there))
+        return found
+
     def read(row: Row) -> Conversation:
         values: dict[str, Any] = {}
-        for key, known in names.items():
-            for name in known:
+        for key, needed, there in places(tuple(row)):
+            for name in there:
                 value = held(row, name, _ABSENT)
-                if value is not _ABSENT and (key in required or value not in _EMPTY):
+                if value is not _ABSENT and (needed or value not in _EMPTY):
                     values[key] = value
                     break
             else:
-                if key in required:
-                    raise Rejected("missing_column", f"no {' or '.join(known)}")
+                if needed:
+                    raise Rejected("missing_column", f"no {' or '.join(names[key])}")
         try:
             return convert(values)
         except RecursionError:
@@ -196,7 +210,7 @@ def _chat(role_key: str, content_key: str) -> Callable[[dict[str, Any]], Convers
     return convert
 
 
-_CONVERTERS: dict[Shape, Callable[[dict[str, Any]], Conversation]] = {
+_CONVERTERS: "dict[Shape, Callable[[dict[str, Any]], Conversation]]" = {
     "messages": _chat("role", "content"),
     "sharegpt": _chat("from", "value"),
     "messages_json_string": _chat("role", "content"),

@@ -38,7 +38,7 @@ ROLES: dict[str, Literal["system", "user", "assistant", "tool", "call"]] = {
 _CALL_KEYS = ("tool_calls", "tool_calls_json", "function_call")
 
 
-@dataclass
+@dataclass(slots=True)
 class Conversation:
     """What a row holds: the turns, the tools, the names that the row gave its roles, and turns with unread calls."""
 
@@ -58,10 +58,10 @@ def build(turns: list[Any], role_key: str, content_key: str, *, system: Any = No
 
 def text(content: Any) -> str:
     """The text of a content: a string as it is, nothing for null, text parts joined; Rejected(`not_text`) else."""
-    if content is None:
-        return ""
     if isinstance(content, str):
         return content
+    if content is None:
+        return ""
     if not isinstance(content, list):
         raise Rejected("not_text", f"content is {type(content).__name__}")
     return "".join(_part(part) for part in content)
@@ -179,9 +179,10 @@ class _Builder:
                 raise Rejected("bad_tool_call", "no call")
             return calls, ""
         for key in _CALL_KEYS:
-            calls = read_calls(turn.get(key), self._calls)
-            if calls:
-                return calls, content
+            if turn.get(key) is not None:
+                calls = read_calls(turn[key], self._calls)
+                if calls:
+                    return calls, content
         if not self._tools:
             return [], content
         found, rest = tool_text.calls(content, [tool["function"]["name"] for tool in self._tools])
