@@ -13,13 +13,15 @@ from workflow_scripts import processes
 from workflow_scripts.errors import PlainError
 from workflow_scripts.processes import ProcessId
 
-_held: list[BinaryIO] = []  # open for as long as this process lives; the kernel drops the lock on any death
+_held: dict[Path, BinaryIO] = {}  # open for as long as this process lives; the kernel drops the lock on any death
 
 
 def take(results: Path, run: str) -> None:
-    """Hold the lock for the rest of this process. PlainError names the run that holds it."""
+    """Hold the lock for the rest of this process; twice is once. PlainError names the run that holds it."""
     results.mkdir(parents=True, exist_ok=True)
-    path = results / ".lock"
+    path = results.absolute() / ".lock"
+    if path in _held:
+        return
     try:
         file = path.open("a+b")
     except PermissionError:
@@ -42,7 +44,7 @@ def take(results: Path, run: str) -> None:
     me = ProcessId.here().to_json() | {"user": getpass.getuser(), "run": run, "since": int(time.time())}
     file.write(orjson.dumps(me))
     file.flush()
-    _held.append(file)
+    _held[path] = file
 
 
 def _holder(path: Path) -> str:

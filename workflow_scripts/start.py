@@ -20,7 +20,7 @@ from workflow_scripts.publishing.batches import batch_chunks, batch_names
 from workflow_scripts.reporting.forecast import disk_line
 from workflow_scripts.reporting.table import stand_ins, table
 from workflow_scripts.run import Run
-from workflow_scripts.sources.locking import lock_sources
+from workflow_scripts.sources.locking import lock_again, lock_sources
 
 HOW_TO_GO_ON = "Not finished. What is done is safe: the same line again goes on from here."
 
@@ -157,6 +157,7 @@ def announce(plan: Plan, note: str | None, targets: list[str], *, dry_run: bool)
     if not dry_run:
         if any(target.startswith(("--delete-all", "--delete-temp")) for target in targets):
             results_lock.take(plan.run.results, plan.run.name)  # not under a run that lives
+        _look_again(plan)
         if found := recovery.end_orphans(plan.run.results):
             print(f"ended {len(found)} processes that an earlier run had left", file=sys.stderr)
         for path in plan.damaged_ends():
@@ -176,6 +177,25 @@ def announce(plan: Plan, note: str | None, targets: list[str], *, dry_run: bool)
         files.read_json(plan.run.manifest_json, "taken", "sources")
     for line in [*_older_sibling(plan), *([note] if note else [])]:
         print(line, file=sys.stderr)
+
+
+def _look_again(plan: Plan) -> None:
+    """As long as nothing was drawn from the sources, those that could not be read may come back.
+
+    Before Snakemake plans, for their jobs must run again.
+    """
+    run = plan.run
+    if run.manifest.exists() or not run.lock.exists():
+        return
+    lock = files.read_json(run.lock, "sources")
+    if not any("unavailable" in entry for entry in lock["sources"].values()):
+        return
+    results_lock.take(run.results, run.name)
+    if found := lock_again(plan.config, lock["sources"], run.results):
+        for name in found:
+            run.source(name).unlink(missing_ok=True)
+            print(f"source {name}: it can be read now", file=sys.stderr)
+        files.write_json(run.lock, lock | {"sources": lock["sources"] | found})
 
 
 def _older_sibling(plan: Plan) -> list[str]:

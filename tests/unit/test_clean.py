@@ -80,7 +80,7 @@ def remove(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(RUN_PROCESS_VARIABLE, "")
     monkeypatch.setattr("sys.argv", ["clean", str(results), "--remove"])
     clean.main()
-    results_lock._held.pop().close()  # as the process's end does
+    results_lock._held.popitem()[1].close()  # as the process's end does
 
 
 def test_journals_go_when_their_chunk_is_published_or_when_asked_by_name(results: Path) -> None:

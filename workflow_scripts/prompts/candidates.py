@@ -40,14 +40,26 @@ class Shards:
         if name in self._waiting:
             yield from self._waiting[name]
             return
-        locked = lock_dataset(name, reading, self.run.results)
-        self.stand_ins[name] = locked
+        locked = self._locked(name, reading)
         if "unavailable" in locked:
             say(f"{name} can't stand in: {locked['unavailable']['reason']}")
             self._waiting[name] = iter(())
             return
         self._waiting[name] = self._of_shard(name, ensure_shard(self.run.results, name, reading, locked))
         yield from self._waiting[name]
+
+    def _locked(self, name: str, reading: Reading) -> Locked:
+        """What is recorded of a stand-in, as of a source once for the run: before anything of it is read."""
+        if name in self.run.config.sources:
+            found: Locked = files.read_json(self.run.lock, "sources")["sources"][name]
+            return found
+        record = self.run.folder / "stand_ins.json"
+        known: dict[str, Locked] = files.read_json(record) if record.exists() else {}
+        if "unavailable" in known.get(name, {"unavailable": True}):
+            known[name] = lock_dataset(name, reading, self.run.results)
+            files.write_json(record, known)
+        self.stand_ins[name] = known[name]
+        return known[name]
 
     def _own(self, name: str) -> Iterator[Candidate]:
         self._waiting[name] = self._of_shard(name, source_shard(self.run, name))
