@@ -4,7 +4,6 @@ In:   the source's files, whose content is part of RUN.
 Out:  RUN/sources/SOURCE.json, which names the shard in results/sources/ that the run uses.
 """
 
-
 from workflow_scripts.sources import workers
 
 
@@ -14,9 +13,9 @@ rule source:
         f"{RUN}/sources/{{source}}.json",
     log:
         f"{RUN}/logs/sources/{{source}}.log",
-    threads: lambda wildcards: workers.threads(PLAN.sources.get(wildcards.source))
     conda:
         "../envs/pipeline.yaml"
+    threads: lambda wildcards: workers.threads(PLAN.sources.get(wildcards.source))
     message:
         "Source {wildcards.source}"
     shell:

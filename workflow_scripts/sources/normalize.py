@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from workflow_scripts import config, files
 from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import run_job, say, timed
@@ -105,6 +107,8 @@ def _build(
     if len(local) == len(sources):
         say(f"source {name}: reading {len(sources)} file{'s' * (len(sources) != 1)}, {total_bytes:,} bytes")
     named = [NamedFile(file.path if isinstance(file, SourceFile) else file, file.name) for file in sources]
+    # Arrow's own allocator keeps what one row group needed; the system's gives it back.
+    pa.set_memory_pool(pa.system_memory_pool())
     rows = Reading(name, reading)
     prompts = tmp / "prompts.parquet"
     with _unchanged(local), files.atomic_path(prompts) as path:

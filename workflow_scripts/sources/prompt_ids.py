@@ -43,13 +43,11 @@ class Ids(NamedTuple):
 def identify(messages: list[Message], tools: Tools) -> Ids:
     """What a conversation's prompt is known by."""
     asked = prompt_side(messages)
-    first_id = _hash(asked, tools)
+    first_id = all_id = _hash(asked, tools)
     for message in messages[len(asked) :]:
         if message["role"] != "assistant":
             all_id = _hash(messages, tools)
             break
-    else:
-        all_id = first_id
     return Ids(first_id, all_id, hashlib.sha256(prompt_text(asked, tools).encode()).hexdigest())
 
 

@@ -147,7 +147,7 @@ class _Builder:
 
     def _user(self, turn: Turn, number: int) -> None:
         content = self._text(turn, number)
-        if not content.strip():
+        if not content or content.isspace():
             raise Rejected("empty_prompt", f"turn {number}")
         self._started = True
         self._append({"role": "user", "content": content}, turn)
