@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from workflow_scripts.config import Columns
 from workflow_scripts.sources.recognition import Unrecognized, recognize
 from workflow_scripts.sources.rejects import Rejected
-from workflow_scripts.sources.shapes import column_names, converter
+from workflow_scripts.sources.shapes import converter
 
 TURNS = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]
 FROM = [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "A"}]
@@ -146,7 +146,7 @@ def test_no_part_of_a_prompt_is_left_out(row: dict[str, Any], shape: str, why: s
     found = recognize([row] * 3, Columns())
     assert found.shape == shape
     assert found.why.startswith(f"shape {shape}: {why}")
-    read = converter(found.shape, column_names(found.shape, found.columns))(row)
+    read = converter(found.shape, found.names())(row)
     tools = "".join(f"{tool['function']['name']}:" for tool in read.tools or [])
     assert tools + "|".join(one["content"] for one in read.messages if one["role"] in ("system", "user")) == asked
 
@@ -167,6 +167,8 @@ def test_an_input_that_few_rows_have() -> None:
             "`prompt`, `question`",
         ),
         ({"prompt": "Q", "response": "", "answer": "A", "n": 1, "user_id": "u", "at": None}, ""),
+        ({"prompt": "Q", "response": {"a": 1}, "tools": ["saw"], "system": 3}, "`response`, `tools`"),
+        ({"instruction": "Q", "input": "", "context": ["C"], "output": "A"}, "`context`"),
         ({"messages": TURNS, "chat_template_kwargs": {"custom_instructions": "S"}}, ""),
         ({"prompt": "Q", **{f"c{n}": "x" for n in range(14)}}, ", ".join(f"`c{n}`" for n in range(12)) + " and 2 more"),
     ],
@@ -174,6 +176,7 @@ def test_an_input_that_few_rows_have() -> None:
 def test_what_is_not_read_is_said(row: dict[str, Any], unread: str) -> None:
     found = recognize([row] * 3, Columns(), where=["keep"])
     assert found.why.partition("; not read: ")[2] == unread
+    assert "Q" in [message["content"] for message in converter(found.shape, found.names())(row).messages]
 
 
 def test_columns_that_the_config_names_decide() -> None:
@@ -227,7 +230,7 @@ def test_whatever_the_rows_a_shape_is_recognized_or_none(rows: list[dict[str, An
         found = recognize(rows, Columns(id="a.b"))
     except Unrecognized:
         return
-    read = converter(found.shape, column_names(found.shape, found.columns))
+    read = converter(found.shape, found.names())
     for row in rows:
         try:
             read(row)

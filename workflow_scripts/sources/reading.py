@@ -71,6 +71,7 @@ class Reading:
                 raise self._unrecognized(error, bad) from error
         say(f"source {self._name}: {_printable(found.why)}")
         self._settle(found.shape, found.columns)
+        self._names = found.names()
 
     def _unrecognized(self, error: recognition.Unrecognized, bad: list[SourceRow]) -> PlainError:
         if not error.rows and not bad:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from workflow_scripts.config import Columns, Shape
 from workflow_scripts.sources.readers import Row
 from workflow_scripts.sources.rejects import Rejected
-from workflow_scripts.sources.shapes import LANGUAGES, USUAL, Key, column_names, held, trees
+from workflow_scripts.sources.shapes import LANGUAGES, USUAL, Key, Names, column_names, held, trees
 from workflow_scripts.sources.shapes.transcripts import is_transcript
 from workflow_scripts.sources.tools import parse
 
@@ -20,6 +20,7 @@ TEXT = "text"
 ROLE_TURNS = "a list of {role, content}"
 FROM_TURNS = "a list of {from, value}"
 STRINGS = "a list of strings"
+DECLARATIONS = "a list of strings of JSON or Python"
 JSON_TURNS = "a JSON string of a list of {role, content}"
 JSON_FROM_TURNS = "a JSON string of a list of {from, value}"
 JSON_LIST = "a JSON string of a list"
@@ -28,7 +29,7 @@ LIST = "a list"
 OBJECT = "an object"
 NUMBER = "a number"
 TEXTS = (TEXT, JSON_TURNS, JSON_FROM_TURNS, JSON_LIST, TRANSCRIPT)  # whatever the text says
-SAYING = (*TEXTS, ROLE_TURNS, FROM_TURNS, STRINGS, LIST, OBJECT)  # what may be part of a prompt
+SAYING = (*TEXTS, ROLE_TURNS, FROM_TURNS, STRINGS, DECLARATIONS, LIST, OBJECT)  # what may be part of a prompt
 MAX_UNREAD = 12  # columns that are not read are named
 
 # The shapes that one column tells, by what it must hold.
@@ -40,7 +41,7 @@ _TURNS: tuple[tuple[Shape, str], ...] = (
     ("alternating_strings", STRINGS),
     ("transcript_string", TRANSCRIPT),
 )
-_TOOL_LISTS = (LIST, JSON_LIST, STRINGS)
+_TOOL_LISTS = (LIST, JSON_LIST, DECLARATIONS)
 _ANSWERS = (*TEXTS, NUMBER)
 # The shapes that several columns tell, the more telling ones first, by what each must hold.
 _TEXTS: tuple[tuple[Shape, dict[Key, tuple[str, ...]]], ...] = (
@@ -55,11 +56,20 @@ _OPTIONAL: dict[Key, tuple[str, ...]] = {"input": TEXTS, "system": TEXTS, "tools
 
 
 class Recognized(NamedTuple):
-    """A shape, the columns to read it from, and one line that says why, and which columns are not read."""
+    """A shape, the columns to read it from, and one line that says why, and which columns are not read.
+
+    `misfits` have a usual name, but hold what the shape can't read there, such as words in `tools`.
+    """
 
     shape: Shape
     columns: Columns
     why: str
+    misfits: frozenset[str] = frozenset()
+
+    def names(self) -> Names:
+        """For each key the columns that it is read from."""
+        usual = column_names(self.shape, self.columns)
+        return {key: tuple(name for name in names if name not in self.misfits) for key, names in usual.items()}
 
 
 class Unrecognized(Exception):
@@ -185,7 +195,14 @@ def _texts(table: _Table, columns: Columns) -> Recognized | None:
         why += f"; `{asked}` is text in {table.count(asked, *TEXTS)} of {table.rows} rows"
         found = _recognized(table, shape, columns, held_by, why)
         if found is not None:
-            return found
+            misfits = {
+                name
+                for key, kinds in _OPTIONAL.items()
+                if key in usual and getattr(columns, key) is None
+                for name in table.there(usual[key])
+                if not table.fits(name, *wanted.get(key, kinds))
+            }
+            return found._replace(misfits=frozenset(misfits))
     return None
 
 
@@ -202,7 +219,7 @@ def _recognized(table: _Table, shape: Shape, columns: Columns, names: dict[Key, 
 def _unread(table: _Table, found: Recognized, where: Iterable[str]) -> list[str]:
     """The columns that may hold part of a prompt and are not read."""
     read = {*where, *LANGUAGES, *(trees.COLUMNS if found.shape == "message_tree" else ())}
-    for names in column_names(found.shape, found.columns).values():
+    for names in found.names().values():
         read.update(table.read(names))
         read.update(name.partition(".")[0] for name in names)
     return [
@@ -242,4 +259,6 @@ def _kind_of_list(value: list[Any]) -> str:
     for kind, role, content in ((ROLE_TURNS, "role", "content"), (FROM_TURNS, "from", "value")):
         if all(isinstance(item, dict) and role in item for item in value) and any(content in item for item in value):
             return kind  # a turn of calls may have no content
-    return STRINGS if all(isinstance(item, str) for item in value) else LIST
+    if not all(isinstance(item, str) for item in value):
+        return LIST
+    return DECLARATIONS if all(item.lstrip().startswith(("{", "def ")) for item in value) else STRINGS
