@@ -1,7 +1,7 @@
 """One pass over the rows of a source: prompts are written, all others are rejected with a reason, all are counted."""
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from itertools import islice
 from typing import get_args
@@ -15,6 +15,8 @@ from workflow_scripts.sources.conversion import Conversion, Converted, held_colu
 from workflow_scripts.sources.readers import (
     BATCH_ROWS,
     NamedFile,
+    Row,
+    SourceRow,
     column_names,
     read_batches,
     read_source,
@@ -24,7 +26,7 @@ from workflow_scripts.sources.shapes import trees
 from workflow_scripts.sources.shard import PromptsWriter
 from workflow_scripts.sources.tally import Tally
 
-HOPELESS_ROWS = 10_000  # so many rows without one prompt end the reading
+HOPELESS_ROWS = 10_000  # so many rows without one prompt end the reading, unless max_rejects is 1
 SAY_EVERY_SECONDS = 10.0
 
 
@@ -60,17 +62,28 @@ class Reading:
 
     def _recognize(self, files: list[NamedFile]) -> None:
         with closing(read_source(files, None, self._source.max_row_bytes)) as rows:
-            first = islice((row.row for row in rows if isinstance(row.row, dict)), recognition.ROWS)
+            bad: list[SourceRow] = []
             try:
-                found = recognition.recognize(first, self._source.columns)
+                found = recognition.recognize(
+                    islice(_readable(rows, bad), recognition.ROWS), self._source.columns, self._source.where
+                )
             except recognition.Unrecognized as error:
-                raise self._unrecognized(error) from error
+                raise self._unrecognized(error, bad) from error
         say(f"source {self._name}: {_printable(found.why)}")
         self._settle(found.shape, found.columns)
+        self._names = found.names()
 
-    def _unrecognized(self, error: recognition.Unrecognized) -> PlainError:
-        if not error.found:
-            return PlainError(f"source {self._name}: no row can be read, so that its shape can't be recognized")
+    def _unrecognized(self, error: recognition.Unrecognized, bad: list[SourceRow]) -> PlainError:
+        if not error.rows and not bad:
+            return self._no_rows()
+        if not error.rows:
+            [first] = bad
+            assert isinstance(first.row, rejects.BadRow)
+            reason = _printable(rejects.reason(first.row.kind, first.row.detail))
+            return PlainError(
+                f"source {self._name}: no row can be read, so that its shape can't be recognized (the first: "
+                f"{first.file}, row {first.number}: {reason})"
+            )
         lines = "\n".join(f"  {_printable(line)[:200]}" for line in error.found[:30])
         return PlainError(
             f"source {self._name}: no shape fits its first rows. Its columns hold\n{lines}\n"
@@ -97,7 +110,7 @@ class Reading:
                     self._examples.setdefault(kind, reject)
                     yield reject
                 if not self.tally.prompts and self.tally.judged >= HOPELESS_ROWS:
-                    self._check_share()
+                    self._check_share(ended=True)
                 self._say_progress()
 
     def _converted(self, files: list[NamedFile], processes: int) -> Generator[Converted, None, None]:
@@ -139,7 +152,7 @@ class Reading:
     def check(self) -> None:
         """After the last row: PlainError unless the rows fit the shape and the columns."""
         if not self.tally.rows:
-            raise PlainError(f"source {self._name}: {self._source.path or self._source.dataset} holds no rows")
+            raise self._no_rows()
         self._check_share()
         if self._unseen:
             raise PlainError(
@@ -147,11 +160,14 @@ class Reading:
                 f"names; columns found: {self._found()}"
             )
 
+    def _no_rows(self) -> PlainError:
+        return PlainError(f"source {self._name}: {self._source.path or self._source.dataset} holds no rows")
+
     def _see(self, columns: list[str]) -> None:
         self.tally.see(columns)
         self._unseen -= held_columns(dict.fromkeys(columns), self._unseen)
 
-    def _check_share(self) -> None:
+    def _check_share(self, ended: bool = False) -> None:
         tally, limit = self.tally, self._source.max_rejects
         if not tally.judged:
             self._say_nothing_left()
@@ -171,6 +187,11 @@ class Reading:
         lines.append(f"columns found: {self._found()}")
         lines.append(f"an example: {_printable(self._examples[common[0]]['excerpt'])}")
         lines.append(f"Check sources.{self._name}.shape and sources.{self._name}.columns")
+        if ended:
+            lines.append(
+                f"The reading was ended after {tally.judged:,} rows without one prompt. Where later rows are good, "
+                f"sources.{self._name}.max_rejects: 1 reads on"
+            )
         raise PlainError("\n".join(lines))
 
     def _say_nothing_left(self) -> None:
@@ -189,6 +210,15 @@ class Reading:
         if now - self._said >= SAY_EVERY_SECONDS:
             self._said = now
             say(f"source {self._name}: {self.tally.rows:,} rows, {self.tally.prompts:,} prompts so far")
+
+
+def _readable(rows: Iterable[SourceRow], bad: list[SourceRow]) -> Iterator[Row]:
+    """The rows that can be read; the first that can't goes to `bad`."""
+    for row in rows:
+        if isinstance(row.row, dict):
+            yield row.row
+        elif not bad:
+            bad.append(row)
 
 
 def _printable(text: str) -> str:
