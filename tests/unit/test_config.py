@@ -75,6 +75,16 @@ def with_changes(changes: dict[str, Any]) -> dict[str, Any]:
         ),
         ({"sources.a": {"dataset": "org/a", "config": 625}}, "my.yaml: sources.a.config: 625 should be a valid string"),
         ({"sources.a": {"use": "infinty"}}, "my.yaml: sources.a.use: 'infinty' is not in the catalogue; did you mean"),
+        (
+            {"sources.a.substitutes": ["a"]},
+            "my.yaml: sources.a.substitutes: 'a' is the same dataset again; name others",
+        ),
+        (
+            {"sources.b": {"use": "openorca", "substitutes": ["toolace", "openorca"]}},
+            "my.yaml: sources.b.substitutes: 'openorca' is the same dataset again; name others",
+        ),
+        ({"prompts.fill": ["openorca"]}, "my.yaml: prompts: `fill` fills up to `total`: give `total` too"),
+        ({"sources.a": {"dataset": "org/a", "split": []}}, "my.yaml: sources.a.split:"),
         ({"prompts.fill": ["openorka"]}, "my.yaml: prompts.fill: 'openorka' is not in the catalogue; did you mean"),
         ({"chunks": {"size": 5, "count": 2}}, "my.yaml: chunks: give `size` or `count`, not both"),
         ({"prompts.total": 11}, "my.yaml: prompts.total (11) is more than the sources' takes together (10)"),
