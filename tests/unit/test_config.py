@@ -100,7 +100,7 @@ def with_changes(changes: dict[str, Any]) -> dict[str, Any]:
         ({"sources.a": {"dataset": "https://hub.org/datasets/o/n/tree"}}, "my.yaml: sources.a.dataset: write o/n"),
         (
             {"sources.a.where": {"day": datetime.date(2024, 1, 1)}},
-            "my.yaml: sources.a.where.day: a date should be text or a whole number or a number or true or false or a list",
+            "my.yaml: sources.a.where.day: a date should be text or a whole number or a number or true or",
         ),
         ({"sources.a": {"use": "infinty"}}, "my.yaml: sources.a.use: 'infinty' is not in the catalogue; did you mean"),
         (
