@@ -160,6 +160,18 @@ def test_a_gated_dataset_is_replaced_by_the_first_substitute_that_can_be_read(pr
     project.finish(HF_ENDPOINT=NOBODY)
 
 
+def test_a_source_that_stands_in_for_all_of_another_still_gives_its_own(project: Project, hub: Hub) -> None:
+    hub.repositories["own/data"].gate = "secret"
+    project.config["sources"]["questions"]["take"] = 5
+    later = project.config["sources"].pop("questions")
+    project.config["sources"]["hubs"] = {"dataset": "own/data", "take": "all", "substitutes": ["questions"]}
+    project.config["sources"]["questions"] = later
+    result = project.run("prompts")
+    assert result.code == 0, result.output
+    account = files.read_json(project.made.manifest_json)
+    assert [(row["own"], row["substituted"]) for row in account["sources"]] == [(0, {"questions": 7}), (5, {})]
+
+
 def test_a_sample_of_parquet_is_read_in_parts(project: Project, hub: Hub, tmp_path: Path) -> None:
     draw = random.Random(0)
     rows = [{"instruction": f"Old {n}?", "output": draw.randbytes(200).hex(), "n": n} for n in range(4000)]

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 
 import polars as pl
@@ -26,14 +25,19 @@ class Shards:
     frames: dict[str, pl.DataFrame] = field(default_factory=dict)
     _waiting: dict[str, Iterator[Candidate]] = field(default_factory=dict)
 
-    def source(self, name: str) -> Iterator[Candidate]:
-        """The candidates of a source in the order to draw in, then, as far as the mix asks for them, its stand-ins'."""
+    def own(self, name: str) -> Iterator[Candidate]:
+        """The candidates of a source in the order to draw in; none if it can't be read."""
+        if not self._available(name):
+            return iter(())
+        self._waiting[name] = self._of_shard(name, source_shard(self.run, name))
+        return self._waiting[name]
+
+    def substitutes(self, name: str) -> Iterator[Candidate]:
+        """The candidates of a source's stand-ins, as far as the mix asks for them."""
         source = self.run.config.sources[name]
-        available = "unavailable" not in files.read_json(self.run.source(name))
-        own = self._own(name) if available else iter(())
-        if available and source.take == "all":  # it can't fall short
-            return own
-        return chain(own, self._first_of(source.substitutes, only_one=source.take == "all"))
+        if source.take == "all" and self._available(name):  # it can't fall short
+            return iter(())
+        return self._first_of(source.substitutes, only_one=source.take == "all")
 
     def fill(self, name: str, reading: Reading) -> Iterator[Candidate]:
         """The candidates of a stand-in, read only when the first is asked for; nothing if it can't be read."""
@@ -61,9 +65,8 @@ class Shards:
         self.stand_ins[name] = known[name]
         return known[name]
 
-    def _own(self, name: str) -> Iterator[Candidate]:
-        self._waiting[name] = self._of_shard(name, source_shard(self.run, name))
-        return self._waiting[name]
+    def _available(self, name: str) -> bool:
+        return "unavailable" not in files.read_json(self.run.source(name))
 
     def _first_of(self, readings: dict[str, Reading], *, only_one: bool) -> Iterator[Candidate]:
         for name, reading in readings.items():
