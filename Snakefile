@@ -84,6 +84,8 @@ rule all:
     """Everything: completions in the store, training shards, the account."""
     default_target: True
     input:
+        f"{RUN}/manifest.parquet",
+        f"{RUN}/manifest.json",
         rules.completions.input,
         rules.training.input,
         rules.publish.input,

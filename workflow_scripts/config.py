@@ -69,9 +69,11 @@ class Reading(Section):
     )
     dataset: Annotated[str, Field(pattern=DATASET)] | None = Field(None, description="the hub's owner/name")
     config: Annotated[str, Field(strict=True)] | None = Field(None, description="the dataset's config, quoted")
-    split: Annotated[str, Field(strict=True)] | list[Annotated[str, Field(strict=True)]] | None = Field(
-        None, description="a split or a list of splits; null: `train`, or the only one"
-    )
+    split: (
+        Annotated[str, Field(strict=True)]
+        | Annotated[list[Annotated[str, Field(strict=True)]], Field(min_length=1)]
+        | None
+    ) = Field(None, description="a split or a list of splits; null: `train`, or the only one")
     revision: Annotated[str, Field(strict=True)] | None = Field(
         None, description="branch, tag or commit; a full commit is best. It is looked up once for a run"
     )
@@ -129,6 +131,12 @@ class Prompts(Section):
     allow_short: bool = Field(False, description="go on where the sources hold fewer prompts than asked")
     dedupe: Dedupe = Field(default_factory=Dedupe)
     seed: Seed = Field(0, description="decides which rows are drawn, and their order")
+
+    @model_validator(mode="after")
+    def _something_to_fill(self) -> "Prompts":
+        if self.fill and self.total is None:
+            raise ValueError("`fill` fills up to `total`: give `total` too")
+        return self
 
 
 class Chunks(Section):
@@ -304,6 +312,10 @@ class Config(Section):
     def _check_stand_ins(self) -> None:
         """A manifest tells shards by name, so that one name must mean one dataset, read in one way."""
         known = {name: source.reading() for name, source in self.sources.items()}
+        for source, itself in known.items():
+            for name, reading in self.sources[source].substitutes.items():
+                if name == source or reading == itself:
+                    raise ValueError(f"sources.{source}.substitutes: {name!r} is the same dataset again; name others")
         for readings in [*(source.substitutes for source in self.sources.values()), self.prompts.fill]:
             for name, reading in readings.items():
                 if name not in self.sources and reading.dataset is None:

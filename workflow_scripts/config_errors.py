@@ -8,17 +8,37 @@ from pydantic import BaseModel, ValidationError
 
 NAME = r"^[a-z0-9][a-z0-9_]{0,63}$"
 DATASET = r"^[A-Za-z0-9][\w.-]*/[\w.-]+$"
+DATASET_PAGE = re.compile(r"https?://[^/]+/datasets/([^/]+/[^/?#]+)")
 RULES = {NAME: "lower-case letters, digits and _, 64 characters at most", DATASET: "owner/name, as on the hub"}
+
+
+# What is wanted where pydantic finds a value of another kind.
+WANTED = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+}
 
 
 def lines(error: ValidationError, model: type[BaseModel], where: str) -> list[str]:
     """One line per mistake, each `where: key: what is wrong`."""
-    by_key: dict[str, list[str]] = {}
+    by_key: dict[str, list[Any]] = {}
     for item in error.errors():
-        key, reason = _explain(item, model)
-        by_key.setdefault(key, []).append(reason)
-    # A value that fits none of several kinds has a reason for each.
-    found = {key: ", and ".join(dict.fromkeys(reasons)) for key, reasons in by_key.items()}
+        by_key.setdefault(_key(item), []).append(item)
+    # What is wrong inside a value tells more than that the whole is of another kind too.
+    found = {
+        key: _reason(items, model)
+        for key, items in by_key.items()
+        if not any(other.startswith(f"{key}.") for other in by_key)
+    }
     return [f"{where}: {key}: {reason}" if key else f"{where}: {reason}" for key, reason in found.items()]
 
 
@@ -26,29 +46,67 @@ def lines(error: ValidationError, model: type[BaseModel], where: str) -> list[st
 _UNION_BRANCH = re.compile(r"^(constrained-|function-|literal\[|int$|str$|bool$|float$|list\[|none$|dict\[)")
 
 
-def _explain(item: Any, model: type[BaseModel]) -> tuple[str, str]:
-    """The dotted key of a mistake ("" for the config as a whole), and what is wrong with it."""
-    place = [str(part) for part in item["loc"] if not _UNION_BRANCH.match(str(part))]
-    is_key = place and place[-1] == "[key]"
-    key = ".".join(part for part in place if part != "[key]")
-    value = item["input"]
-    shown = repr(value) if isinstance(value, str | int | float | bool) or value is None else f"a {type(value).__name__}"
+def _place(item: Any) -> list[str]:
+    """The keys that lead to a mistake."""
+    return [str(part) for part in item["loc"] if part != "[key]" and not _UNION_BRANCH.match(str(part))]
+
+
+def _key(item: Any) -> str:
+    """The dotted key of a mistake; "" for the config as a whole."""
+    return ".".join(_place(item))
+
+
+def _reason(items: list[Any], model: type[BaseModel]) -> str:
+    """What is wrong with one value. One that may be of several kinds, and is of none, has a mistake for each."""
+    told = [reason for item in items if (reason := _hint(item) or _explain(item, model))]
+    if told:
+        return told[0]
+    wanted = [WANTED.get(item["type"], item["msg"].removeprefix("Input should be ")) for item in items]
+    return f"{_shown(items[0]['input'])} should be {' or '.join(dict.fromkeys(wanted))}"
+
+
+def _shown(value: Any) -> str:
+    return repr(value) if isinstance(value, str | int | float | bool) or value is None else f"a {type(value).__name__}"
+
+
+def _hint(item: Any) -> str | None:
+    """How to write what was likely meant."""
+    place, value, kind = _place(item), item["input"], item["type"]
+    last = place[-1] if place else ""
+    if kind == "string_type" and type(value) in (int, float):
+        octal = f' (or "0{value:o}": YAML reads a leading 0 as octal)' if type(value) is int and value > 7 else ""
+        return f'{value} is a number; quote it: "{value}"{octal}'
+    names_datasets = kind == "dict_type" and last in ("substitutes", "fill")
+    if isinstance(value, str) and (kind == "list_type" or names_datasets):
+        return f"write a list: [{value}]"
+    if names_datasets:
+        return "write a list of names, or a mapping of names to datasets"
+    if kind == "model_type" and item["ctx"]["class_name"] in ("Source", "Reading") and isinstance(value, str):
+        return f"write {last}: {{use: {value}}}"
+    if kind == "dict_type" and place == ["sources"]:
+        return "write a mapping of your own names to datasets"
+    page = DATASET_PAGE.match(value) if kind == "string_pattern_mismatch" and last == "dataset" else None
+    return f"write {page[1]}" if page else None
+
+
+def _explain(item: Any, model: type[BaseModel]) -> str | None:
+    """What is wrong with a value, unless it is that it should be another one."""
     kind, context = item["type"], item.get("ctx", {})
     if kind == "extra_forbidden":
         allowed = _model_at(item["loc"], model)
-        near = difflib.get_close_matches(place[-1], allowed, n=1)
+        near = difflib.get_close_matches(_place(item)[-1], allowed, n=1)
         meant = f"did you mean {near[0]}? " if near else ""
-        return key, f"unknown key; {meant}allowed here: {', '.join(allowed)}"
+        return f"unknown key; {meant}allowed here: {', '.join(allowed)}"
     if kind == "missing":
-        return key, "is missing"
-    if is_key or kind == "string_pattern_mismatch":
-        pattern = context.get("pattern")
-        return key, f"{shown} is not allowed; allowed: {RULES.get(pattern, pattern)}"
-    if kind == "literal_error":
-        return key, f"{shown} is not one of {context['expected']}"
+        return "is missing"
+    if kind == "too_short":
+        return "must not be empty"
+    if kind == "string_pattern_mismatch":
+        pattern = context["pattern"]
+        return f"{_shown(item['input'])} is not allowed; allowed: {RULES.get(pattern, pattern)}"
     if kind == "value_error":
-        return key, str(context["error"])
-    return key, f"{shown} {item['msg'].replace('Input should be', 'should be')}"
+        return str(context["error"])
+    return None if item["msg"].startswith("Input should be ") else f"{_shown(item['input'])}: {item['msg']}"
 
 
 def _model_at(location: tuple[Any, ...], model: type[BaseModel]) -> list[str]:

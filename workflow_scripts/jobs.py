@@ -1,6 +1,7 @@
 """What every job does around its work: die with its run, speak plainly, leave its times."""
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ def run_job(main: Callable[[], None]) -> None:
     """
     run = processes.run_process()
     if run is not None and run.on_this_host():
+        if run.pid == os.getppid():  # a suspended job has no thread that could watch, but the kernel ends it
+            processes.prctl(processes.PR_SET_PDEATHSIG, signal.SIGKILL)
         processes.watch(run, lambda: os._exit(1))
     try:
         with plain_os_errors():

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,12 @@ PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass(frozen=True)
 class ProcessId:
-    """A process for ever: pids are reused, a start time (clock ticks since boot) under one boot id is not."""
+    """A process for ever: pids are reused, a start time (clock ticks since boot) under one boot id is not.
 
-    host: str
+    `host` is for messages: a machine may be renamed while a run lives.
+    """
+
+    host: str = field(compare=False)
     boot_id: str
     pid: int
     start: int
@@ -60,7 +63,7 @@ class ProcessId:
         return cls(parts[0], parts[1], int(parts[2]), int(parts[3]))
 
     def on_this_host(self) -> bool:
-        return self.host == socket.gethostname() and self.boot_id == boot_id()
+        return self.boot_id == boot_id()
 
     def alive(self) -> bool:
         """Whether this very process lives, on this host."""
@@ -87,6 +90,13 @@ def _stat(pid: int) -> _Stat | None:
 
 
 def boot_id() -> str:
+    """What pids count in: the machine's boot, and the namespace of pids, of which a container has one of its own."""
+    namespace = Path("/proc/self/ns/pid").stat().st_ino
+    return f"{machine_boot_id()}:{namespace}"
+
+
+def machine_boot_id() -> str:
+    """The machine's boot, the same in all its containers."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 

@@ -3,7 +3,6 @@
 import errno
 import fcntl
 import getpass
-import socket
 import time
 from pathlib import Path
 from typing import BinaryIO
@@ -14,13 +13,15 @@ from workflow_scripts import processes
 from workflow_scripts.errors import PlainError
 from workflow_scripts.processes import ProcessId
 
-_held: list[BinaryIO] = []  # open for as long as this process lives; the kernel drops the lock on any death
+_held: dict[Path, BinaryIO] = {}  # open for as long as this process lives; the kernel drops the lock on any death
 
 
 def take(results: Path, run: str) -> None:
-    """Hold the lock for the rest of this process. PlainError names the run that holds it."""
+    """Hold the lock for the rest of this process; twice is once. PlainError names the run that holds it."""
     results.mkdir(parents=True, exist_ok=True)
-    path = results / ".lock"
+    path = results.absolute() / ".lock"
+    if path in _held:
+        return
     try:
         file = path.open("a+b")
     except PermissionError:
@@ -43,7 +44,7 @@ def take(results: Path, run: str) -> None:
     me = ProcessId.here().to_json() | {"user": getpass.getuser(), "run": run, "since": int(time.time())}
     file.write(orjson.dumps(me))
     file.flush()
-    _held.append(file)
+    _held[path] = file
 
 
 def _holder(path: Path) -> str:
@@ -59,7 +60,7 @@ def _holder(path: Path) -> str:
 
 def _where(process: ProcessId) -> str:
     """The process's host. The boot is the machine's, the host name and the pid may be a container's."""
-    if process.host == socket.gethostname() or process.boot_id != processes.boot_id():
+    if process.on_this_host() or process.boot_id.partition(":")[0] != processes.machine_boot_id():
         return process.host
     return f"{process.host}, a container on this machine (or the machine itself, if this is one)"
 

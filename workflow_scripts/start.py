@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 import yaml
@@ -20,7 +20,7 @@ from workflow_scripts.publishing.batches import batch_chunks, batch_names
 from workflow_scripts.reporting.forecast import disk_line
 from workflow_scripts.reporting.table import stand_ins, table
 from workflow_scripts.run import Run
-from workflow_scripts.sources.locking import lock_sources
+from workflow_scripts.sources.locking import lock_again, lock_sources
 
 HOW_TO_GO_ON = "Not finished. What is done is safe: the same line again goes on from here."
 
@@ -55,14 +55,28 @@ class Plan:
 
     def lost_shards(self) -> list[str]:
         """Training shards that their index names and that are gone: named as a target, they are exported again."""
+        return [str(path) for path, _ in self._shards() if not path.exists()]
+
+    def damaged_ends(self) -> list[Path]:
+        """What a run ends with, and Snakemake takes for finished though it is cut: the account, training shards."""
+        found = []
+        if self.run.summary.exists():
+            try:
+                files.read_json(self.run.summary, "prompts")
+            except PlainError:
+                found.append(self.run.summary)
+        return [*found, *(path for path, size in self._shards() if path.exists() and path.stat().st_size != size)]
+
+    def _shards(self) -> list[tuple[Path, int]]:
+        """The training shards that their index names, with their sizes in bytes."""
         index = self.run.folder / "training" / self.training_hash / "training.json"
         if not index.exists():
             return []
         try:
-            names = [entry["path"] for entry in files.read_json(index)["files"]]
-        except (PlainError, KeyError, TypeError):
+            entries = files.read_json(index, "files")["files"]
+        except PlainError:
             return []  # the jobs that read it say what is wrong
-        return [str(index.parent / name) for name in names if not (index.parent / name).exists()]
+        return [(index.parent / entry["path"], entry["bytes"]) for entry in entries]
 
     @property
     def training_hash(self) -> str:
@@ -82,6 +96,7 @@ def open_plan(values: dict[str, Any], configfiles: Sequence[Path], basedir: str)
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     os.environ["PYTHONPATH"] = basedir
     processes.claim_run_process()
+    sys.excepthook = _no_traceback_of_an_interrupt
     logging.raiseExceptions = False  # no traceback for each line of Snakemake's that a full disk has no room to log
     where = ", ".join(str(path) for path in configfiles)
     if not configfiles:
@@ -89,6 +104,14 @@ def open_plan(values: dict[str, Any], configfiles: Sequence[Path], basedir: str)
         where = "config/config.yaml"
         values = _overlay(configs.load_yaml(default), values)
     return plan(values, where)
+
+
+def _no_traceback_of_an_interrupt(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Ctrl-C before the first job, wherever in Snakemake it falls; during jobs Snakemake catches it itself."""
+    if issubclass(kind, KeyboardInterrupt):
+        print("stopped before the first job", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
 
 
 def _overlay(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -131,8 +154,15 @@ def announce(plan: Plan, note: str | None, targets: list[str], *, dry_run: bool)
     Here, since a start that finds nothing to do never gets to `begin`, processes that outlived an earlier run end.
     """
     print(f"run {plan.run.name} in {plan.run.folder}", file=sys.stderr)
-    if not dry_run and (found := recovery.end_orphans(plan.run.results)):
-        print(f"ended {len(found)} processes that an earlier run had left", file=sys.stderr)
+    if not dry_run:
+        if any(target.startswith(("--delete-all", "--delete-temp")) for target in targets):
+            results_lock.take(plan.run.results, plan.run.name)  # not under a run that lives
+        _look_again(plan)
+        if found := recovery.end_orphans(plan.run.results):
+            print(f"ended {len(found)} processes that an earlier run had left", file=sys.stderr)
+        for path in plan.damaged_ends():
+            path.unlink()
+            print(f"{path} is damaged; it is made again", file=sys.stderr)
     link = plan.run.results / plan.config.name
     for target in targets:
         if target.startswith(f"{link}/"):
@@ -143,8 +173,29 @@ def announce(plan: Plan, note: str | None, targets: list[str], *, dry_run: bool)
             f"{plan.run.folder} can't be written to: nothing can be made there, what is there can be read",
             file=sys.stderr,
         )
+    if plan.run.manifest_json.exists():
+        files.read_json(plan.run.manifest_json, "taken", "sources")
     for line in [*_older_sibling(plan), *([note] if note else [])]:
         print(line, file=sys.stderr)
+
+
+def _look_again(plan: Plan) -> None:
+    """As long as nothing was drawn from the sources, those that could not be read may come back.
+
+    Before Snakemake plans, for their jobs must run again.
+    """
+    run = plan.run
+    if run.manifest.exists() or not run.lock.exists():
+        return
+    lock = files.read_json(run.lock, "sources")
+    if not any("unavailable" in entry for entry in lock["sources"].values()):
+        return
+    results_lock.take(run.results, run.name)
+    if found := lock_again(plan.config, lock["sources"], run.results):
+        for name in found:
+            run.source(name).unlink(missing_ok=True)
+            print(f"source {name}: it can be read now", file=sys.stderr)
+        files.write_json(run.lock, lock | {"sources": lock["sources"] | found})
 
 
 def _older_sibling(plan: Plan) -> list[str]:
@@ -208,6 +259,7 @@ def begin(plan: Plan, *, keep_incomplete: bool) -> None:
         sources = lock_sources(plan.config, plan.sources, run.results)
         lock = {"run": run.name, "format": 1, "identity": plan.identity, "sources": sources}
         files.write_json(run.lock, lock)
+    files.read_json(run.lock, "sources", "identity")
     if line := disk_line(run):
         print(line, file=sys.stderr)
     _pass_on_sigterm()

@@ -5,6 +5,8 @@ These mount small disks, so they need a mount namespace, in which any user may (
 """
 
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -26,9 +28,25 @@ class Disk:
     def mount_again(self, *options: str) -> None:
         subprocess.run(["mount", "-o", ",".join(["remount", *options]), self.folder], check=True)
 
+    def unmount(self) -> None:
+        subprocess.run(["umount", "--lazy", self.folder], check=True)
+
     def grow(self, kilobytes: int) -> None:
         self.kilobytes += kilobytes
         self.mount_again(f"size={self.kilobytes}k")
+
+
+@pytest.fixture
+def mount() -> Iterator[Callable[[Path, int], Disk]]:
+    """Mounts small disks, as long as the test lasts: a folder, and its size in kilobytes."""
+    with ExitStack() as mounted:
+
+        def make(folder: Path, kilobytes: int) -> Disk:
+            disk = Disk(folder, kilobytes)
+            mounted.callback(disk.unmount)
+            return disk
+
+        yield make
 
 
 def walk(project: Project, disk: Disk, step: int) -> list[Result]:
@@ -49,8 +67,8 @@ def rules_of(failed: list[Result]) -> set[str]:
     return {line.removeprefix("Error in rule ").rstrip(":") for r in failed for line in r.lines("Error in rule ")}
 
 
-def test_results_fill_up_at_every_write(fresh: Project) -> None:
-    disk = Disk(fresh.results, kilobytes=8)
+def test_results_fill_up_at_every_write(fresh: Project, mount: Callable[[Path, int], Disk]) -> None:
+    disk = mount(fresh.results, 8)
     failed = walk(fresh, disk, step=8)
     assert rules_of(failed) >= {"source", "environment", "manifest", "split", "chunk", "export"}
     # A chunk that fails is tried three times; what was in flight each time is all that is asked again.
@@ -59,9 +77,9 @@ def test_results_fill_up_at_every_write(fresh: Project) -> None:
     assert {prompt: asked.count(prompt) for prompt in asked if asked.count(prompt) > 3} == {}
 
 
-def test_the_whole_project_fills_up(tmp_path: Path) -> None:
+def test_the_whole_project_fills_up(tmp_path: Path, mount: Callable[[Path, int], Disk]) -> None:
     """Snakemake's own records too."""
-    disk = Disk(tmp_path / "disk", kilobytes=80)
+    disk = mount(tmp_path / "disk", 80)
     project = Project.make(tmp_path / "disk" / "project")
     project.logs = tmp_path / "logs"
     project.env["STANDIN_LOG"] = str(tmp_path / "requests.jsonl")
@@ -72,8 +90,8 @@ SAYS = "Read-only file system; make it writable", "can't be written to: nothing 
 
 
 @pytest.mark.parametrize("finished", [False, True])
-def test_read_only_results(fresh: Project, finished: bool) -> None:
-    disk = Disk(fresh.results, kilobytes=10_000)
+def test_read_only_results(fresh: Project, mount: Callable[[Path, int], Disk], finished: bool) -> None:
+    disk = mount(fresh.results, 10_000)
     if finished:
         fresh.finish()
     disk.mount_again("ro")

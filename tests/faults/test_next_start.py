@@ -133,6 +133,23 @@ def test_a_finished_run_restored_from_a_backup_answers_nothing_again(finished: P
     assert finished.tree(finished.made.folder / "completions") == completions
 
 
+def test_a_copy_made_while_the_run_lives_stands_alone(prepared: Project) -> None:
+    run = start_and_hold(prepared)
+    copied = prepared.copy(prepared.folder.with_name("copy"))
+    safe, asked = copied.journaled(), len(copied.requests())
+    try:
+        result = copied.start().wait(60)  # the original's server would never answer
+        assert result.code == 0, result.output
+        copied.audit()
+    finally:
+        copied.end_processes()
+    assert len(copied.requests()) - asked == 24 - safe
+    assert run.process.poll() is None
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    prepared.finish()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_half_a_run_restored_from_a_backup_goes_on(prepared: Project, seed: int) -> None:
     start_and_stop(prepared)
@@ -142,3 +159,68 @@ def test_half_a_run_restored_from_a_backup_goes_on(prepared: Project, seed: int)
     asked = len(prepared.requests())
     prepared.finish()
     assert len(prepared.requests()) - asked == 24 - safe
+
+
+# --- suspended ---
+
+
+def test_jobs_that_are_suspended_do_not_outlive_snakemake(prepared: Project) -> None:
+    run = start_and_hold(prepared)
+    run.signal_all(signal.SIGSTOP)
+    os.kill(run.pid, signal.SIGKILL)
+    run.process.wait()
+    prepared.no_process_left()
+    prepared.finish()
+
+
+def test_told_to_end_before_the_first_job(fresh: Project) -> None:
+    run = fresh.start()
+    until(lambda: "run small-" in run.output)
+    run.signal_all(signal.SIGINT)
+    result = run.wait()
+    assert result.code != 0 and "Traceback" not in result.output, result.output
+    fresh.no_process_left()
+    fresh.finish()
+
+
+# --- files that are gone or cut ---
+
+ENDS = ["manifest.parquet", "manifest.json", "summary.json", "training/*/train-00000.parquet"]
+
+
+@pytest.mark.parametrize("name", ENDS)
+@pytest.mark.parametrize("cut", [False, True], ids=["gone", "cut"])
+def test_what_a_run_ends_with_is_made_again(finished: Project, name: str, cut: bool) -> None:
+    (path,) = finished.made.folder.glob(name)
+    before = path.read_bytes()
+    if cut:
+        path.write_bytes(b"")
+    else:
+        path.unlink()
+    result = finished.run()
+    if cut and name.startswith("manifest"):  # it decides what the chunks hold: nothing is done about it unasked
+        assert result.code != 0 and "Traceback" not in result.output, result.output
+        assert path.name in result.output and "delete it and run the same line again" in result.output
+        path.unlink()
+        result = finished.run()
+    assert result.code == 0, result.output
+    if name != "summary.json":  # which has times in it
+        assert path.read_bytes() == before
+    finished.audit()
+    assert len(finished.requests()) == 24
+
+
+@pytest.mark.parametrize("name", ["completions/00001.json", "training/*/training.json", "manifest.json", "lock.json"])
+def test_a_json_file_that_holds_nothing_is_told(finished: Project, name: str) -> None:
+    (path,) = finished.made.folder.glob(name)
+    path.write_text("{}")
+    finished.made.summary.unlink()
+    result = finished.run()
+    assert result.code != 0 and "Traceback" not in result.output, result.output
+    says = f"{path.relative_to(finished.folder)} does not hold what it should; delete it and run the same line again"
+    assert says in result.output
+
+
+def test_a_folder_whose_name_looks_like_a_pattern(tmp_path: Path) -> None:
+    project = Project.make(tmp_path / "a [1] * ?")
+    project.finish()

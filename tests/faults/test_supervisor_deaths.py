@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -229,6 +230,18 @@ def test_the_supervisor_is_killed_and_reaped(world: World) -> None:
     assert supervisor.reap(world.folder) == []
 
 
+def test_what_a_killed_supervisor_left_is_not_ended_from_a_copy_of_the_folder(world: World, tmp_path: Path) -> None:
+    first = world.ensure()
+    os.kill(first.supervisor.pid, signal.SIGKILL)
+    assert first.service is not None
+    until(lambda: not first.supervisor.alive() and first.service is not None and not first.service.alive())
+    shutil.copytree(world.folder, tmp_path / "copy")
+    assert supervisor.reap(tmp_path / "copy") == []
+    assert len(world.survivors()) == 4
+    world.folder = world.folder.rename(tmp_path / "renamed")
+    assert len(supervisor.reap(world.folder)) == 4
+
+
 def test_the_next_start_reaps_what_a_killed_supervisor_left(world: World) -> None:
     first = world.ensure()
     left = {process for process in world.seen if process not in (first.supervisor, first.service)}
@@ -371,6 +384,23 @@ def test_a_second_supervisor_refuses(world: World) -> None:
     second = subprocess.run(argv, capture_output=True, text=True, cwd=supervisor.PROJECT, timeout=DEADLINE)
     assert second.returncode == 1
     assert second.stderr == f"error: {world.folder} has a supervisor already\n"
+
+
+def test_what_a_killed_service_left_in_its_scratch_folder_is_removed(world: World, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    service = replace(world.service(), scratch=str(scratch))
+    for victim in ("supervisor", "service"):  # what the killed supervisor could not remove, the next start does
+        supervisor.ensure(world.folder, lambda: service)
+        world.note()
+        assert list(scratch.iterdir()) == []
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(scratch / "s3.sock"))
+        state = last_state(world)
+        process = state.supervisor if victim == "supervisor" else state.service
+        assert process is not None
+        os.kill(process.pid, signal.SIGKILL)
+        assert processes.wait_for_death(state.supervisor, DEADLINE)
+    assert not scratch.exists()
 
 
 def test_locks_are_held_while_the_service_lives(world: World, tmp_path: Path) -> None:

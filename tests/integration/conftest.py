@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from huggingface_hub import constants
 
 from tests.integration.real_store import make_run, raw_client
+from tests.standin.hub import Hub, running_hub
 from workflow_scripts import processes
 from workflow_scripts.processes import ProcessId
 from workflow_scripts.publishing import embedded
@@ -15,6 +17,7 @@ from workflow_scripts.publishing.store import Store, open_store
 from workflow_scripts.run import Run
 from workflow_scripts.serving import environment, supervisor
 from workflow_scripts.serving.environment import Environment
+from workflow_scripts.sources import hub, transfer
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -65,3 +68,18 @@ def foreign(run: Run, monkeypatch: pytest.MonkeyPatch) -> "S3Client":
     access = embedded.ensure_started(run)
     monkeypatch.delenv("AWS_PROFILE")
     return raw_client(access)
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    """A hub, as this process sees it: no token, empty caches, no pauses worth their name."""
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf"))
+    monkeypatch.setenv("DRAFTMILL_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(hub, "WAITS", (0.01,) * 4)
+    monkeypatch.setattr(transfer, "FIRST_PAUSE", 0.01)
+    with running_hub() as running:
+        monkeypatch.setenv("HF_ENDPOINT", running.url)
+        yield running

@@ -5,38 +5,22 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 
 import pytest
 from huggingface_hub import constants
 
-from tests.standin.hub import Hub, running_hub
+from tests.standin.hub import Hub
 from tests.standin.running import ROOT
 from tests.standin.waiting import until
 from workflow_scripts import files
 from workflow_scripts.errors import PlainError
-from workflow_scripts.sources import download, hub
+from workflow_scripts.sources import download, hub, transfer
 from workflow_scripts.sources.hub import HubFile, Resolved, Unavailable
 
 DATA = b"".join(b'{"row": %d}\n' % row for row in range(40_000))  # some 500 kB: large, it is of the store
 SMALL = b'{"row": 0}\n'
-
-
-@pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
-    """A hub, as this process sees it: no token, empty caches, no pauses worth their name."""
-    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_OFFLINE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf"))
-    monkeypatch.setenv("DRAFTMILL_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(hub, "WAITS", (0.01,) * 4)
-    monkeypatch.setattr(download, "FIRST_PAUSE", 0.01)
-    with running_hub() as running:
-        monkeypatch.setenv("HF_ENDPOINT", running.url)
-        yield running
 
 
 def resolve(
@@ -427,7 +411,7 @@ class TestDownloads:
         served.fault("^/[0-9a-f]{64}$", times=1000, cut=1000, whole=True)
         with pytest.raises(PlainError) as error:
             fetch(resolve())
-        assert f"tried {download.TRIES} times" in message(error)
+        assert f"tried {transfer.TRIES} times" in message(error)
 
     @pytest.mark.parametrize("where", ["/resolve/", "^/[0-9a-f]{64}$"])
     @pytest.mark.parametrize("status", [429, 503])
@@ -437,8 +421,8 @@ class TestDownloads:
         served.fault(where, times=1000, status=status, headers={"Retry-After": "0"})
         with pytest.raises(PlainError) as error:
             fetch(resolved)
-        assert f"answers {status} (tried {download.TRIES} times)" in message(error)
-        served.faults[0].times = download.TRIES - 1
+        assert f"answers {status} (tried {transfer.TRIES} times)" in message(error)
+        served.faults[0].times = transfer.TRIES - 1
         assert fetch(resolved).read_bytes() == DATA
 
     def test_an_expired_link_is_renewed(self, served: Hub) -> None:

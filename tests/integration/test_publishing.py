@@ -1,6 +1,7 @@
 """Preflight, the publishing jobs and restore against the real embedded S3 server."""
 
 import http.server
+import shutil
 import socket
 import sys
 import threading
@@ -12,6 +13,7 @@ import pytest
 from tests.integration.real_store import make_run, write_chunk, write_start
 from workflow_scripts import files
 from workflow_scripts.errors import PlainError
+from workflow_scripts.files import clean
 from workflow_scripts.publishing import embedded, preflight, publish
 from workflow_scripts.publishing.digests import digest
 from workflow_scripts.publishing.restore import restore_chunk
@@ -235,13 +237,47 @@ def test_a_changed_chunk_file_is_not_published(run: Run, store: Store) -> None:
     assert not any("00000" in path for path in store.listing())
 
 
-def test_an_index_of_contradicting_receipts_is_refused(store: Store) -> None:
-    receipts = []
-    for sha256 in ("0" * 64, "1" * 64):
-        item = PublishedObject(path="a", key="k", bytes=1, sha256=sha256, crc64nvme="", rows=None)
-        receipts.append(Receipt(objects=[item]))
+def test_an_index_of_contradicting_receipts_is_refused(store: Store, tmp_path: Path) -> None:
+    receipts = [tmp_path / "0000.json", tmp_path / "0001.json"]
+    for number, receipt in enumerate(receipts):
+        item = PublishedObject(path="a", key="k", bytes=1, sha256=str(number) * 64, crc64nvme="", rows=None)
+        files.write_json(receipt, Receipt(objects=[item]))
     with pytest.raises(PlainError, match="two receipts name a"):
         publish.publish_index(store, receipts)
+
+
+def test_no_index_is_written_of_objects_that_the_store_has_lost(run: Run, store: Store, foreign: "S3Client") -> None:
+    write_start(run)
+    for chunk in run.chunks():
+        write_chunk(run, chunk)
+    receipts = run.folder / "published" / "hash"
+    parts = [receipts / "start.json", receipts / "0000.json"]
+    call("start", parts[0])
+    call("batch", parts[1])
+    before = store.listing()
+    for path in ("manifest.json", "completions/00001.json"):
+        foreign.delete_object(Bucket="draftmill", Key=store.key(path))
+    lost = r"has lost 2 of the 10 objects .*\(completions/00001\.json, manifest\.json\); .*Delete .*/published/hash and"
+    with pytest.raises(PlainError, match=lost):
+        publish.publish_index(store, parts)
+    assert "index.json" not in store.listing()
+    shutil.rmtree(receipts)  # as told
+    call("start", parts[0])
+    call("batch", parts[1])
+    call("index", receipts / "index.json", *parts)
+    assert store.listing().keys() == before.keys() | {"index.json"}
+
+
+def test_what_the_store_has_lost_does_not_pass_for_published(run: Run, store: Store, foreign: "S3Client") -> None:
+    for chunk in run.chunks():
+        write_chunk(run, chunk)
+    call("batch", run.folder / "published" / "hash" / "0000.json")
+    first, second = ({run.relative(path) for path in run.chunk_files(chunk)} for chunk in run.chunks())
+    assert clean.Published(run, ask=True).has(first | second)
+    foreign.delete_object(Bucket="draftmill", Key=store.key("completions/00001.json"))
+    published = clean.Published(run, ask=True)
+    assert published.has(first) and not published.has(second)
+    assert clean.Published(run, ask=False).has(second)
 
 
 # --- resuming from the bucket ---

@@ -89,6 +89,7 @@ def test_objects_survive_kill_9(tmp_path: Path) -> None:
         assert state is not None and state.service is not None
         os.kill(state.service.pid, signal.SIGKILL)
         assert processes.wait_for_death(state.supervisor, 60)
+        assert [path for path in run.store.rglob("*") if path.is_socket()] == []
         try:
             store = open_store(run)
             assert store.listing() == {path: len(content) for path, content in contents.items()}

@@ -18,7 +18,7 @@ def audit_run(run: Run, by_standin: bool) -> None:
 
     Where the stand-in gave the answers, each must be the one to its prompt.
     """
-    manifest = pl.read_parquet(run.manifest).sort("chunk", "position")
+    manifest = pl.read_parquet(run.manifest, glob=False).sort("chunk", "position")
     samples = range(run.config.sampling.n)
     assert manifest["prompt_id"].is_unique().all()
     assert set(manifest["chunk"]) <= {int(chunk) for chunk in run.chunks()}

@@ -215,12 +215,13 @@ def _entry(path: str, data: bytes) -> dict[str, Any]:
 async def _send(request: web.Request, data: bytes, headers: dict[str, str]) -> web.StreamResponse:
     """A file, or a range of it, with the faults that this request is to meet."""
     fault, asked, status, start = request[FAULT], request[ASKED], 200, 0
-    wanted = re.fullmatch(r"bytes=(\d+)-", request.headers.get("Range", ""))
+    wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("Range", ""))
     if wanted and not fault.whole:
-        start, status = int(wanted[1]), 206
-        if start >= len(data):
-            raise Refused(416, {"Content-Range": f"bytes */{len(data)}"})
-        headers = headers | {"Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"}
+        start, status, size = int(wanted[1]), 206, len(data)
+        if start >= size:
+            raise Refused(416, {"Content-Range": f"bytes */{size}"})
+        data = data[: int(wanted[2]) + 1] if wanted[2] else data
+        headers = headers | {"Content-Range": f"bytes {start}-{len(data) - 1}/{size}"}
     body = data[start:] if fault.short is None else data[start : start + fault.short]
     if fault.garbage:
         body = bytes(byte ^ 1 for byte in body)

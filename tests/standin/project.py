@@ -228,8 +228,8 @@ class Project:
 
     def audit(self) -> None:
         """The one audit: the run's answers, its files, and that no process is left."""
+        self.no_process_left()  # first: a supervisor writes its last word when the run is over
         audit_run(self.made, by_standin=self.home.is_relative_to(self.folder))
-        self.no_process_left()
 
     def no_process_left(self, seconds: float = 15.0) -> None:
         deadline = time.monotonic() + seconds

@@ -144,6 +144,22 @@ def test_lists_of_names_become_mappings_in_order() -> None:
     }
 
 
+def test_a_mapping_of_stand_ins_uses_entries_too() -> None:
+    german = {"use": "openorca", "where": {"language": "de"}}
+    found = source({"use": "xlam", "substitutes": {"german": german, "mine": {"dataset": "me/mine"}}})["substitutes"]
+    assert found == {
+        "german": ENTRIES["openorca"].read | {"where": {"language": "de"}},
+        "mine": {"dataset": "me/mine"},
+    }
+    expanded = catalogue.expand({"prompts": {"total": 5, "fill": {"german": german}}}, "c")
+    assert expanded["prompts"]["fill"] == {"german": found["german"]}
+    assert catalogue.expand(expanded, "c") == expanded
+    (line,) = mistakes({"prompts": {"fill": {"german": {"use": "openorka"}}}})
+    assert line.startswith(
+        "my.yaml: prompts.fill.german.use: 'openorka' is not in the catalogue; did you mean openorca"
+    )
+
+
 def test_a_source_without_use_has_substitutes_too() -> None:
     found = source({"path": "a.jsonl", "substitutes": ["openorca"]})
     assert found == {"path": "a.jsonl", "substitutes": {"openorca": ENTRIES["openorca"].read}}

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflow_scripts import files
+from workflow_scripts.completions import fingerprint
 from workflow_scripts.completions.classify import repeats, turn_class
 from workflow_scripts.completions.conversation import complete, request_body
 from workflow_scripts.completions.faults import Fault, ServerRefusesUs, from_status
@@ -257,6 +258,43 @@ def test_a_journal_with_a_doubled_or_foreign_prompt_is_refused(run: Run, numbers
     journal.journal.close()
     with pytest.raises(PlainError, match=says):
         journal_of(run, [prompt(1)])
+
+
+def test_a_journal_takes_no_answers_of_servers_that_answer_differently(run: Run) -> None:
+    journal = journal_of(run, [prompt(1)])
+    journal.open_session({"model": "m", "dtype": "bfloat16"}, {"server": "a"})
+    with pytest.raises(PlainError, match="dtype: 'bfloat16' before, 'float16' now"):
+        journal.open_session({"model": "m", "dtype": "float16"}, {"server": "b"})
+    journal.open_session({"model": "m", "dtype": "bfloat16"}, {"server": "b"})
+    session = {"prompts_sha256": "sha", "content": {"model": "m", "dtype": "float16"}, "speed": {}}
+    journal.journal.close()
+    journal_of(run, [prompt(1)]).journal.close()
+    with files.Journal(run.journal("00000")) as file:
+        file.append({"session": session})
+    with pytest.raises(PlainError, match="dtype: 'bfloat16' before, 'float16' now\nMove the journal away"):
+        journal_of(run, [prompt(1)])
+
+
+def test_a_run_whose_fingerprint_was_lost_stays_with_what_made_its_answers(run: Run) -> None:
+    bound, other = {"dtype": "bfloat16"}, {"dtype": "float16"}
+    fingerprint.bind(run, bound)
+    says = "dtype: 'bfloat16' before, 'float16' now"
+    with pytest.raises(PlainError, match=says):
+        fingerprint.bind(run, other)
+    journal = journal_of(run, [prompt(1)])
+    journal.open_session(bound, {})
+    run.journal("00001").write_bytes(b"")  # a job that died before it had a server
+    run.fingerprint.unlink()
+    with pytest.raises(PlainError, match=says):
+        fingerprint.bind(run, other)
+    journal.add_completion(completed(reply(), 1))
+    finish(run, "00000", journal)
+    run.journal("00000").unlink()
+    with pytest.raises(PlainError, match=says):
+        fingerprint.bind(run, other)
+    assert not run.fingerprint.exists()
+    fingerprint.bind(run, bound)
+    assert files.read_json(run.fingerprint) == bound
 
 
 def test_a_journal_of_other_prompts_is_refused(run: Run) -> None:

@@ -1,3 +1,4 @@
+import shutil
 import signal
 import subprocess
 import sys
@@ -171,6 +172,14 @@ def test_release_twice_frees_no_other_lease(tmp_path: Path) -> None:
         assert second.allowance(3) == 3
         with pytest.raises(PlainError):
             acquire(tmp_path, 1, 1, timeout=0)
+
+
+def test_in_a_copy_of_the_folder_the_holders_are_anothers(tmp_path: Path, stack: ExitStack) -> None:
+    holders = [stack.enter_context(acquire(tmp_path / "servers", 1, 3)) for _ in range(3)]
+    shutil.copytree(tmp_path / "servers", tmp_path / "copy")
+    lease = stack.enter_context(acquire(tmp_path / "copy", 1, 1))
+    assert (lease.ticket, lease.allowance(8)) == (1, 8)
+    assert [holder.allowance(8) for holder in holders] == [8, 0, 0]
 
 
 def test_more_leases_than_the_file_was_made_for(tmp_path: Path, stack: ExitStack) -> None:

@@ -32,6 +32,7 @@ def candidates(shard: str, keys: Iterable[str]) -> list[Candidate]:
     return [(Ref(shard, row), (key,)) for row, key in enumerate(keys)]
 
 
+NONE: list[list[Candidate]] = [[], []]  # two sources' substitutes
 KEYS = st.lists(st.integers(0, 60).map(str), max_size=40)
 
 
@@ -40,16 +41,19 @@ def test_a_draw(takes: list[Take], total: int | None, fills: list[list[str]], da
     keys = [data.draw(KEYS) for _ in takes]
     sources = [candidates(str(index), found) for index, found in enumerate(keys)]
     fill = [candidates(f"fill {index}", found) for index, found in enumerate(fills)]
-    drawn, filled = draw(sources, takes, total, fill)
-    assert draw(sources, takes, total, fill) == (drawn, filled)
-    by_ref = dict(candidate for source in [*sources, *fill] for candidate in source)
+    stand_ins = [candidates(f"for {index}", data.draw(KEYS)) for index in range(len(takes))]
+    drawn, filled = draw(sources, stand_ins, takes, total, fill)
+    assert draw(sources, stand_ins, takes, total, fill) == (drawn, filled)
+    by_ref = dict(candidate for source in [*sources, *stand_ins, *fill] for candidate in source)
     taken = [by_ref[ref] for item in [*drawn, *filled] for ref in item.refs]
     assert len(set(taken)) == len(taken)
-    for item, take, source in zip(drawn, takes, sources, strict=True):
-        assert item.refs == sorted(set(item.refs))
-        assert len(item.refs) + item.duplicates <= len(source)
+    for item, take, source, stand_in in zip(drawn, takes, sources, stand_ins, strict=True):
+        for shard in (source, stand_in):
+            of_shard = [ref for ref in item.refs if ref in dict(shard)]
+            assert of_shard == sorted(set(of_shard))
+        assert len(item.refs) + item.duplicates <= len(source) + len(stand_in)
         assert take == "all" or len(item.refs) <= take
-    distinct = {key for found in keys for key in found}
+    distinct = {key for shard in [*sources, *stand_ins] for _, found in shard for key in found}
     if total is None:
         assert [item.refs for item in filled] == [[] for _ in fill]
         assert len(taken) == len(distinct) or any(take != "all" for take in takes)
@@ -62,11 +66,20 @@ def test_a_draw(takes: list[Take], total: int | None, fills: list[list[str]], da
 
 def test_a_short_source_is_made_up_for_by_the_others_takes() -> None:
     sources = [candidates("a", [f"a{i}" for i in range(30)]), candidates("b", [f"b{i}" for i in range(100)])]
-    assert [len(item.refs) for item in draw(sources, [100, 100], 100)[0]] == [30, 70]
+    assert [len(item.refs) for item in draw(sources, NONE, [100, 100], 100)[0]] == [30, 70]
+
+
+def test_a_source_that_stands_in_for_another_first_gives_what_it_is_asked_itself() -> None:
+    later = iter(candidates("later", "123456789"))
+    drawn, _ = draw([[], later], [later, ()], ["all", 5], None)
+    assert [len(item.refs) for item in drawn] == [4, 5]
+    later = iter(candidates("later", "123456789"))
+    drawn, _ = draw([candidates("a", "x"), later], [later, ()], [6, "all"], 20)
+    assert [len(item.refs) for item in drawn] == [1, 9]
 
 
 def test_only_a_taken_prompt_drops_another() -> None:
-    drawn, _ = draw([candidates("a", "xy"), candidates("b", "yx")], [1, "all"], None)
+    drawn, _ = draw([candidates("a", "xy"), candidates("b", "yx")], NONE, [1, "all"], None)
     assert [[ref.row for ref in item.refs] for item in drawn] == [[0], [0]]
     assert [item.duplicates for item in drawn] == [0, 1]
 
@@ -79,9 +92,9 @@ def test_a_stand_in_is_asked_for_nothing_that_is_not_needed() -> None:
             asked.append(shard)
             yield Ref(shard, row), (f"{shard} {row}",)
 
-    short = chain(candidates("a", "12"), stand_in("first", 2), stand_in("second", 9))
-    enough = chain(candidates("b", "3456"), stand_in("third", 9))
-    drawn, filled = draw([short, enough], [5, 4], 12, [stand_in("fill", 9), stand_in("more", 9)])
+    own = [candidates("a", "12"), candidates("b", "3456")]
+    substitutes = [chain(stand_in("first", 2), stand_in("second", 9)), stand_in("third", 9)]
+    drawn, filled = draw(own, substitutes, [5, 4], 12, [stand_in("fill", 9), stand_in("more", 9)])
     assert [ref.shard for ref in drawn[0].refs] == ["a", "a", "first", "first", "second"]
     assert [ref.shard for ref in drawn[1].refs] == ["b"] * 4
     assert [len(item.refs) for item in filled] == [3, 0]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from workflow_scripts.config import Columns
 from workflow_scripts.sources.recognition import Unrecognized, recognize
 from workflow_scripts.sources.rejects import Rejected
-from workflow_scripts.sources.shapes import column_names, converter
+from workflow_scripts.sources.shapes import converter
 
 TURNS = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]
 FROM = [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "A"}]
@@ -108,6 +108,77 @@ def test_recognized(row: dict[str, Any], shape: str, named: dict[str, str], why:
     assert found.why.startswith(f"shape {shape}: {why}")
 
 
+TOOLS = [{"name": "f"}]
+
+
+@pytest.mark.parametrize(
+    ("row", "shape", "why", "asked"),
+    [
+        ({"instruction": "Q", "input": "I"}, "alpaca", "columns `instruction`, `input` and no answer; ", "Q\n\nI"),
+        (
+            {"instruction": "Q", "input": "I", "output": 7},
+            "alpaca",
+            "columns `instruction`, `input`, `output`; ",
+            "Q\n\nI",
+        ),
+        (
+            {"instruction": "Q", "input": "", "output": "A", "system": "S"},
+            "alpaca",
+            "columns `instruction`, `input`, `system`, `output`; ",
+            "S|Q",
+        ),
+        (
+            {"instruction": "Q", "context": "C", "response": "A"},
+            "alpaca",
+            "columns `instruction`, `context`, `response`; ",
+            "Q\n\nC",
+        ),
+        ({"question": "Q", "context": "C", "answers": {"text": ["A"]}}, "alpaca", "", "Q\n\nC"),
+        ({"prompt": "Q", "system": "S"}, "prompt_response_system", "columns `prompt`, `system` and no answer; ", "S|Q"),
+        ({"query": "Q", "tools": TOOLS}, "tools_query_answers", "columns `query`, `tools` and no answer; ", "f:Q"),
+        ({"prompt": "Q", "response": "A", "tools": TOOLS}, "prompt_response", "", "f:Q"),
+        ({"query": "Q", "tools": TOOLS, "answers": [{"name": "f"}], "system": "S"}, "tools_query_answers", "", "f:S|Q"),
+        ({"prompt": "Q", "context_messages": TURNS}, "prompt_response", "column `prompt` and no answer; ", "Q"),
+        ({"prompt": "Q", "chosen": TURNS}, "prompt_response", "column `prompt` and no answer; ", "Q"),
+    ],
+)
+def test_no_part_of_a_prompt_is_left_out(row: dict[str, Any], shape: str, why: str, asked: str) -> None:
+    found = recognize([row] * 3, Columns())
+    assert found.shape == shape
+    assert found.why.startswith(f"shape {shape}: {why}")
+    read = converter(found.shape, found.names())(row)
+    tools = "".join(f"{tool['function']['name']}:" for tool in read.tools or [])
+    assert tools + "|".join(one["content"] for one in read.messages if one["role"] in ("system", "user")) == asked
+
+
+def test_an_input_that_few_rows_have() -> None:
+    rows = [{"instruction": "Q", "input": "I", "output": "A"}, *[{"instruction": "Q", "output": "A"}] * 9]
+    assert recognize(rows, Columns()).shape == "alpaca"
+
+
+@pytest.mark.parametrize(
+    ("row", "unread"),
+    [
+        ({"instruction": "Q", "input": "", "output": "A", "history": [["a", "b"]]}, "`history`"),
+        ({"instruction": "Q", "input": "", "output": "A", "history": []}, ""),
+        ({"question": "Q", "context": ["C"], "answers": {"text": ["A"]}}, "`context`, `answers`"),
+        (
+            {"prompt": "Q", "question": "Q2", "messages": TURNS, "id": "x", "lang": "en", "keep": "k"},
+            "`prompt`, `question`",
+        ),
+        ({"prompt": "Q", "response": "", "answer": "A", "n": 1, "user_id": "u", "at": None}, ""),
+        ({"prompt": "Q", "response": {"a": 1}, "tools": ["saw"], "system": 3}, "`response`, `tools`"),
+        ({"instruction": "Q", "input": "", "context": ["C"], "output": "A"}, "`context`"),
+        ({"messages": TURNS, "chat_template_kwargs": {"custom_instructions": "S"}}, ""),
+        ({"prompt": "Q", **{f"c{n}": "x" for n in range(14)}}, ", ".join(f"`c{n}`" for n in range(12)) + " and 2 more"),
+    ],
+)
+def test_what_is_not_read_is_said(row: dict[str, Any], unread: str) -> None:
+    found = recognize([row] * 3, Columns(), where=["keep"])
+    assert found.why.partition("; not read: ")[2] == unread
+    assert "Q" in [message["content"] for message in converter(found.shape, found.names())(row).messages]
+
+
 def test_columns_that_the_config_names_decide() -> None:
     row = {"messages": TURNS, "ask": "Q", "say": "A", "nested": {"ask": "Q"}}
     found = recognize([row], Columns(prompt="ask", response="say"))
@@ -159,7 +230,7 @@ def test_whatever_the_rows_a_shape_is_recognized_or_none(rows: list[dict[str, An
         found = recognize(rows, Columns(id="a.b"))
     except Unrecognized:
         return
-    read = converter(found.shape, column_names(found.shape, found.columns))
+    read = converter(found.shape, found.names())
     for row in rows:
         try:
             read(row)

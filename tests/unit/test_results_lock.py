@@ -5,6 +5,7 @@ import fcntl
 import getpass
 import os
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def test_a_run_on_another_host_is_named(results: Path) -> None:
 
 
 def test_a_run_in_a_container_is_named(results: Path) -> None:
-    write(results, host="3f2a9c1b7d5e", boot_id=processes.boot_id())
+    write(results, host="3f2a9c1b7d5e", boot_id=f"{processes.machine_boot_id()}:1")
     assert " on 3f2a9c1b7d5e, a container on this machine (or the machine itself" in refusal(results)
 
 
@@ -88,3 +89,14 @@ def test_the_lock_is_taken_and_says_who_holds_it(tmp_path: Path) -> None:
     held = orjson.loads((tmp_path / "new" / ".lock").read_bytes())
     assert ProcessId.from_json(held) == HERE and (held["run"], held["user"]) == ("small-3", getpass.getuser())
     assert "is in use by run small-3" in refusal(tmp_path / "new")
+
+
+def test_a_machine_that_was_renamed_is_still_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "renamed")
+    assert HERE.on_this_host() and HERE.alive()
+
+
+def test_a_container_is_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = f"{processes.machine_boot_id()}:1"
+    monkeypatch.setattr(processes, "boot_id", lambda: inside)
+    assert not HERE.on_this_host() and not HERE.alive()

@@ -63,7 +63,7 @@ def test_a_target_through_the_link_is_told_its_path(finished: Project) -> None:
         ({"name": "Small Run"}, ["name: 'Small Run' is not allowed; allowed: lower-case letters"]),
         ({"chunks": {"count": 3, "size": 5}}, ["chunks: give `size` or `count`, not both"]),
         ({"sampling": {"temperature": 9}}, ["sampling.temperature: 9 should be less than or equal to 2"]),
-        ({"servers": {"engine": "vllm"}}, ["servers.engine: 'vllm' is not one of 'sglang' or 'sglang-cpu'"]),
+        ({"servers": {"engine": "vllm"}}, ["servers.engine: 'vllm' should be 'sglang' or 'sglang-cpu'"]),
         ({"servers": {"args": {"api-key": "x"}}}, ["servers.args: 'api-key' looks like a secret"]),
         ({"servers": {"urls": ["http://user:pass@host"]}}, ["servers.urls"]),
         (
@@ -72,7 +72,7 @@ def test_a_target_through_the_link_is_told_its_path(finished: Project) -> None:
         ),
         (
             {"sampling": {"top_p": 0}, "training": {"max_tokens": "many"}},
-            ["sampling.top_p:", "training.max_tokens: 'many' should be a valid integer"],
+            ["sampling.top_p:", "training.max_tokens: 'many' should be a whole number"],
         ),
     ],
     ids=["key", "name", "both", "range", "choice", "secret", "url", "file", "two"],

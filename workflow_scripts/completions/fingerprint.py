@@ -1,8 +1,12 @@
 """What made a completion, as far as it decides the answer (content) and as far as it does not (speed)."""
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from workflow_scripts import files
 from workflow_scripts.errors import PlainError
@@ -25,9 +29,14 @@ def speed(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def bind(run: Run, found: dict[str, Any]) -> None:
-    """Hold the run to one content part: the first server's is kept, another is refused with what differs."""
+    """Hold the run to one content part: the first server's is kept, another is refused with what differs.
+
+    If the file that keeps it was lost, the answers that are there say what made them.
+    """
     path = run.fingerprint
     if not path.exists():
+        if answered := next(_answered(run), None):
+            require_same(answered[0], found, answered[1])
         tmp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         files.write_json(tmp, found)
         try:
@@ -39,13 +48,26 @@ def bind(run: Run, found: dict[str, Any]) -> None:
     require_same(files.read_json(path), found, path)
 
 
+def _answered(run: Run) -> Iterator[tuple[dict[str, Any], Path]]:
+    """What made answers that the run holds, and the file that says so: of finished chunks, then of begun ones."""
+    for path in sorted(run.folder.glob("completions/[0-9]*[0-9].json")):
+        if made := files.read_json(path)["fingerprint"]["content"]:  # an empty chunk asked no server
+            yield made, path
+    for path in sorted(run.folder.glob("journal/*.jsonl")):
+        with path.open("rb") as file, suppress(orjson.JSONDecodeError):  # cut short, or empty
+            yield orjson.loads(file.readline())["session"]["content"], path
+
+
 def require_same(bound: dict[str, Any], found: dict[str, Any], where: Path) -> None:
     """PlainError, with both values of every key that differs."""
-    differing = sorted(key for key in {*bound, *found} if bound.get(key) != found.get(key))
-    if differing:
-        lines = [f"  {key}: {bound.get(key)!r} before, {found.get(key)!r} now" for key in differing]
+    if lines := differing(bound, found):
         raise PlainError(
             f"the servers would answer differently from the completions that {where.parent} holds:\n"
-            + "\n".join(lines)
-            + "\nSet them back, or give the run a new `name`"
+            f"{lines}\nSet them back, or give the run a new `name`"
         )
+
+
+def differing(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """A line for each key whose value differs, with both values; empty if none does."""
+    keys = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
+    return "\n".join(f"  {key}: {before.get(key)!r} before, {now.get(key)!r} now" for key in keys)

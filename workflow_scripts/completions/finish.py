@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from workflow_scripts import files
+from workflow_scripts.completions.fingerprint import differing, require_same
 from workflow_scripts.errors import PlainError
 from workflow_scripts.files import Journal
 from workflow_scripts.records import Completion, Failure, FileEntry, Fingerprint, Prompt, Sidecar
@@ -34,7 +35,8 @@ class ChunkJournal:
     """A chunk's journal, read: where each answer and each final failure lies in it.
 
     Lines are {"session": {prompts_sha256, content, speed}} at each start of a job, then {"completion": {...}} and
-    {"failure": {...}}. Raises PlainError if the journal is of other prompts, or names an id twice.
+    {"failure": {...}}. Raises PlainError if the journal is of other prompts or of servers that answer differently, or
+    names an id twice.
     """
 
     def __init__(self, journal: Journal, prompts_sha256: str, expected: list[Key]) -> None:
@@ -66,12 +68,19 @@ class ChunkJournal:
                 f"{self.journal.path} was written for other prompts (their sha256 is not that of this chunk's file); "
                 f"restore the prompts, or move the journal away to generate the chunk again"
             )
+        if self.content is not None and (lines := differing(self.content, session["content"])):
+            raise PlainError(
+                f"{self.journal.path} holds answers of servers that answer differently:\n{lines}\n"
+                f"Move the journal away to generate the chunk again"
+            )
         self.content = session["content"]
         if session["speed"] not in self.speed:
             self.speed.append(session["speed"])
 
     def open_session(self, content: dict[str, Any], speed: dict[str, Any]) -> None:
-        """Say under which servers the next lines are made."""
+        """Say under which servers the next lines are made. PlainError if they would answer differently."""
+        if self.content is not None:
+            require_same(self.content, content, self.journal.path)
         self.journal.append({"session": {"prompts_sha256": self.prompts_sha256, "content": content, "speed": speed}})
         self.content = content
         if speed not in self.speed:

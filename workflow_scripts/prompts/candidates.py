@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 
 import polars as pl
@@ -26,22 +25,26 @@ class Shards:
     frames: dict[str, pl.DataFrame] = field(default_factory=dict)
     _waiting: dict[str, Iterator[Candidate]] = field(default_factory=dict)
 
-    def source(self, name: str) -> Iterator[Candidate]:
-        """The candidates of a source in the order to draw in, then, as far as the mix asks for them, its stand-ins'."""
+    def own(self, name: str) -> Iterator[Candidate]:
+        """The candidates of a source in the order to draw in; none if it can't be read."""
+        if not self._available(name):
+            return iter(())
+        self._waiting[name] = self._of_shard(name, source_shard(self.run, name))
+        return self._waiting[name]
+
+    def substitutes(self, name: str) -> Iterator[Candidate]:
+        """The candidates of a source's stand-ins, as far as the mix asks for them."""
         source = self.run.config.sources[name]
-        available = "unavailable" not in files.read_json(self.run.source(name))
-        own = self._own(name) if available else iter(())
-        if available and source.take == "all":  # it can't fall short
-            return own
-        return chain(own, self._first_of(source.substitutes, only_one=source.take == "all"))
+        if source.take == "all" and self._available(name):  # it can't fall short
+            return iter(())
+        return self._first_of(source.substitutes, only_one=source.take == "all")
 
     def fill(self, name: str, reading: Reading) -> Iterator[Candidate]:
         """The candidates of a stand-in, read only when the first is asked for; nothing if it can't be read."""
         if name in self._waiting:
             yield from self._waiting[name]
             return
-        locked = lock_dataset(name, reading, self.run.results)
-        self.stand_ins[name] = locked
+        locked = self._locked(name, reading)
         if "unavailable" in locked:
             say(f"{name} can't stand in: {locked['unavailable']['reason']}")
             self._waiting[name] = iter(())
@@ -49,9 +52,21 @@ class Shards:
         self._waiting[name] = self._of_shard(name, ensure_shard(self.run.results, name, reading, locked))
         yield from self._waiting[name]
 
-    def _own(self, name: str) -> Iterator[Candidate]:
-        self._waiting[name] = self._of_shard(name, source_shard(self.run, name))
-        return self._waiting[name]
+    def _locked(self, name: str, reading: Reading) -> Locked:
+        """What is recorded of a stand-in, as of a source once for the run: before anything of it is read."""
+        if name in self.run.config.sources:
+            found: Locked = files.read_json(self.run.lock, "sources")["sources"][name]
+            return found
+        record = self.run.folder / "stand_ins.json"
+        known: dict[str, Locked] = files.read_json(record) if record.exists() else {}
+        if "unavailable" in known.get(name, {"unavailable": True}):
+            known[name] = lock_dataset(name, reading, self.run.results)
+            files.write_json(record, known)
+        self.stand_ins[name] = known[name]
+        return known[name]
+
+    def _available(self, name: str) -> bool:
+        return "unavailable" not in files.read_json(self.run.source(name))
 
     def _first_of(self, readings: dict[str, Reading], *, only_one: bool) -> Iterator[Candidate]:
         for name, reading in readings.items():
@@ -60,7 +75,7 @@ class Shards:
                 return
 
     def _of_shard(self, name: str, shard: Path) -> Iterator[Candidate]:
-        frame = pl.read_parquet(shard / "prompts.parquet", columns=["row", "first_id", "dedupe_key"])
+        frame = pl.read_parquet(shard / "prompts.parquet", columns=["row", "first_id", "dedupe_key"], glob=False)
         seed = self.run.config.prompts.seed
         order = pl.Series("order", [order_key(seed, first_id) for first_id in frame["first_id"]], dtype=pl.Binary)
         self.frames[name] = frame.with_columns(order).sort("order", "row")
@@ -72,7 +87,9 @@ class Shards:
 def source_shard(run: Run, name: str) -> Path:
     """The shard that the manifest's `source` names: of one of the run's sources, or of a stand-in."""
     if name in run.config.sources:
-        return ensure_shard(run.results, name, run.config.sources[name], files.read_json(run.lock)["sources"][name])
+        return ensure_shard(
+            run.results, name, run.config.sources[name], files.read_json(run.lock, "sources")["sources"][name]
+        )
     readings = dict(run.config.prompts.fill)
     for source in run.config.sources.values():
         readings |= source.substitutes

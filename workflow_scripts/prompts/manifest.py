@@ -23,10 +23,11 @@ def build(run: Run) -> tuple[pl.DataFrame, dict[str, Any]]:
     """
     config = run.config
     shards = Shards(run)
-    sources = [shards.source(name) for name in config.sources]
+    own = [shards.own(name) for name in config.sources]
+    substitutes = [shards.substitutes(name) for name in config.sources]
     fill = [shards.fill(name, reading) for name, reading in config.prompts.fill.items()]
     takes = [source.take for source in config.sources.values()]
-    drawn, filled = draw(sources, takes, config.prompts.total, fill)
+    drawn, filled = draw(own, substitutes, takes, config.prompts.total, fill)
 
     rows: dict[str, list[int]] = {}
     for result in [*drawn, *filled]:

@@ -51,15 +51,17 @@ def order_key(seed: int, prompt_id: str) -> bytes:
 
 def draw(
     sources: Sequence[Iterable[Candidate]],
+    substitutes: Sequence[Iterable[Candidate]],
     takes: Sequence[Take],
     total: int | None,
     fill: Sequence[Iterable[Candidate]] = (),
 ) -> tuple[list[Drawn], list[Drawn]]:
     """Fill the sources in order: each draws candidates that repeat nothing taken so far, until its quota is met.
 
-    `sources[i]` gives source i's candidates in the order to draw in, its substitutes' after its own; none is asked for
-    that is not needed. A candidate repeats another if any of its keys is the same, and only a taken one can drop
-    another. Where a source falls short of a scaled-down quota, the others give more, in order, up to their own take.
+    `sources[i]` gives source i's own candidates in the order to draw in, `substitutes[i]` those of its stand-ins, which
+    come after the own ones of all sources, since a stand-in may be another source. None is asked for that is not
+    needed. A candidate repeats another if any of its keys is the same, and only a taken one can drop another. Where a
+    source and its substitutes fall short of a scaled-down quota, the others give more, in order, up to their own take.
     What then is missing of the total is drawn from `fill`, in order. Returns what came of sources and of fill.
     """
     taken: set[str] = set()
@@ -82,10 +84,11 @@ def draw(
         room -= len(result.refs) - before
 
     drawn = [Drawn() for _ in sources]
-    waiting = [iter(candidates) for candidates in sources]
+    own, stand_ins = [iter(found) for found in sources], [iter(found) for found in substitutes]
     for limits in (quotas(takes, total), list(takes)):
-        for result, candidates, limit in zip(drawn, waiting, limits, strict=True):
-            top_up(result, candidates, float("inf") if limit == "all" else float(limit))
+        for waiting in (own, stand_ins):
+            for result, candidates, limit in zip(drawn, waiting, limits, strict=True):
+                top_up(result, candidates, float("inf") if limit == "all" else float(limit))
     filled = [Drawn() for _ in fill]
     for result, filling in zip(filled, fill if total is not None else (), strict=total is not None):
         top_up(result, iter(filling), float("inf"))

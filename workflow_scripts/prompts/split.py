@@ -8,6 +8,7 @@ import orjson
 import polars as pl
 
 from workflow_scripts import files
+from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import run_job, say, timed
 from workflow_scripts.prompts import manifest_file
 from workflow_scripts.prompts.candidates import source_shard
@@ -40,8 +41,15 @@ def _write_batch(run: Run, manifest: pl.DataFrame, chunks: list[str]) -> None:
     wanted = manifest.filter(pl.col("chunk").is_in([int(chunk) for chunk in chunks]))
     parts = []
     for (source,), rows in wanted.group_by(["source"], maintain_order=True):
-        shard = pl.scan_parquet(source_shard(run, str(source)) / "prompts.parquet").drop("first_id", "dedupe_key")
-        parts.append(rows.lazy().join(shard, on="row", how="left").collect())
+        folder = source_shard(run, str(source))
+        shard = pl.scan_parquet(folder / "prompts.parquet", glob=False).drop("dedupe_key")
+        part = rows.lazy().join(shard, on="row", how="left", suffix="_there").collect()
+        if not part["first_id"].equals(part["first_id_there"]):
+            raise PlainError(
+                f"{folder} holds other prompts than the manifest was drawn from (another version of Draftmill made it, "
+                f"or another program). Finished chunks are not touched; to draw anew, move {run.folder} away"
+            )
+        parts.append(part)
     found = pl.concat(parts).sort("chunk", "position") if parts else None
     for chunk in chunks:
         prompts = () if found is None else _prompts(found.filter(pl.col("chunk") == int(chunk)))

@@ -43,7 +43,7 @@ def ensure_started(run: Run) -> Access:
     folder = run.store
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     state = supervisor.ensure(folder, lambda: _service(folder.absolute()))
-    credentials = files.read_json(folder / "credentials.json")
+    credentials = files.read_json(folder / "credentials.json", "access_key", "secret_key")
     access = Access(state.facts["endpoint_url"], credentials["access_key"], credentials["secret_key"])
     client = clients.embedded(access)
     with s3_errors.plain(f"the embedded store at {access.endpoint_url}", if_no_answer(run)):
@@ -97,8 +97,8 @@ def _ensure_bucket(client: "S3Client", bucket: str) -> None:
 def _service(folder: Path) -> Service:
     """The server's command; secrets go through 0600 files, never through argv."""
     built = environment.ensure("seaweedfs")
-    for name in ("data", "tmp"):
-        (folder / name).mkdir(exist_ok=True)
+    (folder / "data").mkdir(exist_ok=True)
+    scratch = folder / "tmp"
     credentials = folder / "credentials.json"
     if not credentials.exists():
         made = {"access_key": secrets.token_hex(10), "secret_key": secrets.token_urlsafe(30)}
@@ -115,13 +115,14 @@ def _service(folder: Path) -> Service:
     return Service(
         name="the embedded store",
         argv=[str(built.folder / "bin" / "weed"), *arguments(ports)],
-        env={"PATH": "/usr/bin:/bin", "HOME": str(folder), "TMPDIR": str(folder / "tmp")},
+        env={"PATH": "/usr/bin:/bin", "HOME": str(folder), "TMPDIR": str(scratch)},
         cwd=str(folder),
         ready_url=f"{url}/",
         ready_status=403,  # anonymous: the gateway is up and its identities are loaded
         start_timeout=START_SECONDS,
         grace=GRACE_SECONDS,
         hold_locks=[str(environment.lock_path(built))],
+        scratch=str(scratch),  # many a backup stumbles over the sockets that a killed server leaves
         facts={"endpoint_url": url},
     )
 

@@ -75,7 +75,7 @@ def content_hash(fingerprint: Fingerprint) -> str:
 
 def publish_training(run: Run, store: Store, index: Path) -> list[PublishedObject]:
     """Publish the files that a training index lists, then the index."""
-    entries = files.read_json(index)["files"]
+    entries = files.read_json(index, "files")["files"]
     folder = index.parent
     with ThreadPoolExecutor(THREADS) as pool:
         published = pool.map(
@@ -87,12 +87,24 @@ def publish_training(run: Run, store: Store, index: Path) -> list[PublishedObjec
         return [*published, store.create(index, run.relative(index))]
 
 
-def publish_index(store: Store, receipts: Iterable[Receipt]) -> list[PublishedObject]:
-    """Publish the list of every object: as index.json or, where that lists something else, as index.2.json, ..."""
+def publish_index(store: Store, receipts: list[Path]) -> list[PublishedObject]:
+    """Publish the list of every object: as index.json or, where that lists something else, as index.2.json, ...
+
+    PlainError if the store has lost an object since its receipt was written.
+    """
     objects: dict[str, PublishedObject] = {}
-    for item in (item for receipt in receipts for item in receipt["objects"]):
-        if objects.setdefault(item["path"], item) != item:
-            raise PlainError(f"two receipts name {item['path']} with different content; delete the older receipt")
+    for receipt in receipts:
+        for item in files.read_json(receipt, "objects")["objects"]:
+            if objects.setdefault(item["path"], item) != item:
+                raise PlainError(f"two receipts name {item['path']} with different content; delete the older receipt")
+    there = store.listing()
+    if missing := sorted(path for path, item in objects.items() if there.get(path) != item["bytes"]):
+        named = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        raise PlainError(
+            f"{store.address(f'{store.prefix}{store.run}/')} has lost {len(missing)} of the {len(objects)} objects "
+            f"that were published there ({named}); no index was written. Delete {receipts[0].parent} and run the same "
+            f"line again: it publishes what is missing"
+        )
     value = {"run": store.run, "objects": by_path(objects.values())}
     content = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     for number in count(1):
@@ -129,7 +141,7 @@ def main() -> None:
             case "training":
                 objects = publish_training(run, store, arguments.index)
             case _:
-                objects = publish_index(store, [files.read_json(path) for path in arguments.receipts])
+                objects = publish_index(store, arguments.receipts)
         files.write_json(receipt, Receipt(objects=by_path(objects)))
     size = sum(item["bytes"] for item in objects)
     say(f"{len(objects)} objects ({size / 1e6:.1f} MB) are in s3://{store.bucket}/{store.prefix}{store.run}/, verified")

@@ -16,7 +16,7 @@ def published_paths(run: Run) -> set[str]:
     """What the bucket held of this run when it started; empty without publishing."""
     if run.config.publish.store == "none" or not run.published_listing.exists():
         return set()
-    return set(files.read_json(run.published_listing)["paths"])
+    return set(files.read_json(run.published_listing, "paths")["paths"])
 
 
 def restore_chunk(run: Run, chunk: str) -> bool:
@@ -50,7 +50,7 @@ def restore_chunk(run: Run, chunk: str) -> bool:
     staged = sidecar_path.with_name(f".{sidecar_path.name}.fetched.tmp")
     try:
         store.fetch(run.relative(sidecar_path), staged)
-        sidecar: Sidecar = files.read_json(staged)
+        sidecar: Sidecar = files.read_json(staged, "completions", "failures", "prompts_sha256")
         for path, entry in ((completions, sidecar["completions"]), (failures, sidecar["failures"])):
             if fetched[path]["sha256"] != entry["sha256"]:
                 raise PlainError(

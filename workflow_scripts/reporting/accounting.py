@@ -30,7 +30,9 @@ class Audit:
     def chunk(self, chunk: str) -> Sidecar:
         """The sidecar of a chunk whose files and ids are right. PlainError says what is not, and the way out."""
         run = self.run
-        sidecar: Sidecar = files.read_json(run.sidecar(chunk))
+        sidecar: Sidecar = files.read_json(
+            run.sidecar(chunk), "completions", "failures", "prompts_sha256", "keys_sha256"
+        )
         samples = run.config.sampling.n
         ids = self._ids.get(int(chunk), [])
         expected = keys_sha256((prompt_id, sample) for prompt_id in ids for sample in range(samples))

@@ -18,7 +18,7 @@ def answers_left(run: Run) -> int | None:
     takes = [source.take for source in config.sources.values() if source.take != "all"]
     prompts = config.prompts.total
     if run.manifest_json.exists():
-        prompts = files.read_json(run.manifest_json)["taken"]
+        prompts = files.read_json(run.manifest_json, "taken")["taken"]
     elif prompts is None and len(takes) == len(config.sources):
         prompts = sum(takes)
     if prompts is None:

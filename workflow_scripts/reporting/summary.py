@@ -23,7 +23,7 @@ def summarize(run: Run, receipts: list[Path], training: Path) -> dict[str, Any]:
         failure_classes.update(sidecar["failure_classes"])
     seconds = stage_seconds(run.folder / "timings.jsonl")
     output_tokens = sum(sidecar["output_tokens"] for sidecar in sidecars)
-    index = files.read_json(training)
+    index = files.read_json(training, "files", "rows", "supervised_tokens", "dropped")
     for entry in index["files"]:
         check_file(training.parent / entry["path"], entry)
     generating = seconds.get("completions", 0)
@@ -41,7 +41,7 @@ def summarize(run: Run, receipts: list[Path], training: Path) -> dict[str, Any]:
         "training_rows": index["rows"],
         "supervised_tokens": index["supervised_tokens"],
         "training_dropped": index["dropped"],
-        "objects_published": sum(len(files.read_json(receipt)["objects"]) for receipt in receipts),
+        "objects_published": sum(len(files.read_json(receipt, "objects")["objects"]) for receipt in receipts),
         "seconds": seconds,
     }
 

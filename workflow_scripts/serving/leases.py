@@ -4,15 +4,17 @@
     SERVERS/K/lease.I.lock       lease I of server K, flocked by its holder: the kernel drops it at any death
     SERVERS/K/seats              shared memory of the jobs on server K: int64 in the machine's byte order
 
-The seats file is a table of rows of four numbers. Row 0 holds the last ticket given out. Row I + 1 belongs to the
-holder of lease I: its ticket (0: nobody's), the seats it could still use, its pid and its start time. The row of a
-holder that was killed stays until the next holder overwrites it; its pid and start time tell that it is stale.
+The seats file is a table of rows of four numbers. Row 0 holds the last ticket given out, and the file's own inode: in
+a copy of the folder the table is another server's, and begins anew. Row I + 1 belongs to the holder of lease I: its
+ticket (0: nobody's), the seats it could still use, its pid and its start time. The row of a holder that was killed
+stays until the next holder overwrites it; its pid and start time tell that it is stale.
 
 A job may use the seats that holders of older tickets do not want: the front has all that it wants, the others fill
 what its last requests leave free. Wants that only fall keep the sum of used seats within the server's.
 """
 
 import mmap
+import os
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -24,6 +26,7 @@ from workflow_scripts.jobs import say
 from workflow_scripts.processes import ProcessId
 
 TICKET, WANTED, PID, START = range(4)
+INODE = 1  # in row 0
 ROW = 4
 ALL = 1 << 62  # wanted by a job that has not said yet how much it wants
 POLL_SECONDS = 0.2
@@ -138,4 +141,9 @@ def _open_seats(folder: Path, slot: int) -> tuple[mmap.mmap, "memoryview[int]"]:
         size = max(file.seek(0, 2), (slot + 2) * ROW * 8)
         file.truncate(size)
         seats = mmap.mmap(file.fileno(), size)
-    return seats, memoryview(seats).cast("q")  # aligned 8-byte stores: no reader sees half a number
+        inode = os.fstat(file.fileno()).st_ino & (1 << 63) - 1
+    table = memoryview(seats).cast("q")  # aligned 8-byte stores: no reader sees half a number
+    if table[INODE] != inode:
+        seats[:] = bytes(size)
+        table[INODE] = inode
+    return seats, table

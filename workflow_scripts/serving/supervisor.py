@@ -4,7 +4,7 @@
 
     service.json     what to run; 0600, read once and deleted by the supervisor (it holds an environment)
     state.json       `State`, the last known; whether it is still true, `is_live` tells
-    runs             the Snakemake processes that asked for the service, a line each
+    runs             the Snakemake processes that asked for the service, a line each, after the folder's identity
     service.log      all that the service prints (service.log.1: the log before, where it grew too long)
     supervisor.log   what the supervisor itself has to say: nothing, unless the fault is ours
     start.lock, supervisor.lock
@@ -15,6 +15,9 @@ among its descendants even if it leaves the session. If the supervisor itself is
 service (PR_SET_PDEATHSIG), and `reap`, which lease holders and the next `ensure` call, ends the rest: the members
 of the supervisor's session, and those that left it and carry the supervisor's mark in their environment. The mark
 alone would not do: a process that sets its title overwrites what /proc shows as its environment.
+
+All this belongs to the folder itself, by device and inode: in a copy of it (`cp -r`, a restored backup) the state and
+the runs are another folder's, and count as absent. A renamed folder stays the same.
 """
 
 import os
@@ -53,6 +56,7 @@ class Service:
     start_timeout: float  # seconds
     grace: float  # seconds from SIGTERM to SIGKILL
     hold_locks: list[str] = field(default_factory=list)  # files flocked, shared, as long as the supervisor lives
+    scratch: str = ""  # a folder for what dies with the service, sockets say: empty at the start, removed at the end
     facts: dict[str, Any] = field(default_factory=dict)  # JSON values, copied into the state for its readers
 
     @classmethod
@@ -81,6 +85,7 @@ class State:
     grace: float
     facts: dict[str, Any]
     reason: str = ""
+    folder: str = ""  # `folder_id` of the folder that it is the state of
 
     @classmethod
     def from_json(cls, value: Any) -> "State":
@@ -91,10 +96,21 @@ class State:
         return asdict(self)
 
 
+def folder_id(folder: Path) -> str:
+    """The folder itself, as this host knows it: renamed it stays the same, a copy of it is another."""
+    stat = folder.stat()
+    return f"{stat.st_dev}:{stat.st_ino}"
+
+
 def read_state(folder: Path) -> State | None:
-    """The last state of the service in `folder`; None if there never was one."""
+    """The last state of the service in `folder`; None if there never was one, or only in what this is a copy of."""
     path = folder / "state.json"
-    return State.from_json(files.read_json(path)) if path.exists() else None
+    if not path.exists():
+        return None
+    state = State.from_json(files.read_json(path))
+    # Another host gives the same file system another device number; but nothing of another host is used or ended.
+    copied = state.supervisor.on_this_host() and state.folder != folder_id(folder)
+    return None if copied else state
 
 
 def is_live(state: State) -> bool:
@@ -136,7 +152,9 @@ def registered_runs(folder: Path) -> list[ProcessId]:
         lines = (folder / "runs").read_text().splitlines()
     except FileNotFoundError:
         return []
-    return [run for line in lines if (run := ProcessId.parse(line)) is not None]
+    here = f"{folder_id(folder)} "
+    mine = [line.removeprefix(here) for line in lines if line.startswith(here)]
+    return [run for line in mine if (run := ProcessId.parse(line)) is not None]
 
 
 def _register_run(folder: Path) -> None:
@@ -144,7 +162,7 @@ def _register_run(folder: Path) -> None:
     run = processes.run_process()
     if run is not None and run.on_this_host() and run not in registered_runs(folder):
         with (folder / "runs").open("a") as file:  # one write below PIPE_BUF: lines of several jobs don't mix
-            file.write(f"{run}\n")
+            file.write(f"{folder_id(folder)} {run}\n")
 
 
 def stop(folder: Path) -> None:

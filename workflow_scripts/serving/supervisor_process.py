@@ -3,6 +3,7 @@
 import http.client
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,15 @@ from workflow_scripts import files, processes
 from workflow_scripts.errors import PlainError
 from workflow_scripts.processes import ProcessId
 from workflow_scripts.serving import service_log
-from workflow_scripts.serving.supervisor import LEFTOVERS_GRACE, MARK, Service, State, read_state, registered_runs
+from workflow_scripts.serving.supervisor import (
+    LEFTOVERS_GRACE,
+    MARK,
+    Service,
+    State,
+    folder_id,
+    read_state,
+    registered_runs,
+)
 
 
 @dataclass(frozen=True)
@@ -64,12 +73,20 @@ class _Supervisor:
             self.closing.set()
             if left := processes.end_all(self._offspring, grace):
                 print(f"processes {left} survive SIGKILL", file=sys.stderr)
+            self._clear_scratch()
 
     def _on_end_signal(self, number: int, _frame: FrameType | None) -> None:
         self.events.put(_Event("end", f"ended by {signal.Signals(number).name} to its supervisor"))
 
+    def _clear_scratch(self) -> None:
+        if self.service.scratch:
+            shutil.rmtree(self.service.scratch, ignore_errors=True)
+
     def _launch(self) -> None:
         self.write(status="starting")
+        self._clear_scratch()  # a supervisor that was killed removed nothing
+        if self.service.scratch:
+            Path(self.service.scratch).mkdir()
         with service_log.open_for_start(self.folder / "service.log", self.state.started, self.service.argv) as log:
             # From the main thread, and before there is another: PDEATHSIG goes by the thread that forks.
             self.process = subprocess.Popen(
@@ -207,6 +224,7 @@ def supervise(folder: Path) -> None:
             group=None,
             grace=service.grace,
             facts=service.facts,
+            folder=folder_id(folder),
         )
         _Supervisor(folder, service, state).run()
 

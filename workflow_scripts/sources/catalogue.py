@@ -59,9 +59,9 @@ def expand(values: dict[str, Any], where: str) -> dict[str, Any]:
     """The config's values with every catalogue name replaced by what it stands for.
 
     `sources.NAME.use`: the entry's values, under those that the config gives. `substitutes` and `prompts.fill`, lists
-    of names, become mappings of names to values; a name of one of the config's own sources means that one. PlainError
-    for a name that is neither. Expanded values expand to themselves; what has the wrong type stays, for the typed
-    config to refuse.
+    of names, become mappings of names to values; a name of one of the config's own sources means that one. Where they
+    are mappings, `use` stands in their values as in a source's. PlainError for a name that is neither. Expanded values
+    expand to themselves; what has the wrong type stays, for the typed config to refuse.
     """
     problems: list[str] = []
     expanded = dict(values)
@@ -120,7 +120,9 @@ def _under(read: dict[str, Any], source: dict[str, Any]) -> dict[str, Any]:
 
 
 def _listed(names: Any, own: dict[str, dict[str, Any]], where: str, problems: list[str]) -> Any:
-    """A list of sources' and entries' names as a mapping of names to values; anything else as it is."""
+    """What may stand in, by name: of a list the sources and entries that it names, of a mapping its values."""
+    if isinstance(names, dict):
+        return {name: _reading(value, f"{where}.{name}", problems) for name, value in names.items()}
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return names
     readings = {}
@@ -136,6 +138,13 @@ def _listed(names: Any, own: dict[str, dict[str, Any]], where: str, problems: li
         else:
             problems.append(f"{where}: {_which(name, entry)}; write a mapping, {name}: {{dataset: ...}}, not a list")
     return readings
+
+
+def _reading(value: Any, where: str, problems: list[str]) -> Any:
+    """A stand-in's values with those of the entry that it uses; the typed one has no `use`."""
+    if not isinstance(value, dict) or not isinstance(value.get("use"), str):
+        return value
+    return {key: found for key, found in _source(value, where, problems).items() if key != "use"}
 
 
 def _entry(name: str, where: str, problems: list[str]) -> Entry | None:

@@ -7,7 +7,8 @@ import orjson
 
 from workflow_scripts.records import Reject
 from workflow_scripts.sources import prompt_ids, rejects, shapes
-from workflow_scripts.sources.readers import Row, SourceRow, is_sampled
+from workflow_scripts.sources.readers import Row, SourceRow
+from workflow_scripts.sources.sampling import is_sampled
 from workflow_scripts.sources.tally import Tally
 
 if TYPE_CHECKING:
@@ -43,14 +44,14 @@ class Conversion(NamedTuple):
     names: shapes.Names
     where: "dict[str, Scalar | list[Scalar]]"
     watched: set[str]
-    sample: tuple[int, int] | None  # so many rows of so many
+    sample: tuple[int, int] | None  # so many rows, evenly, of so many that are read
 
-    def convert(self, rows: Iterable[SourceRow]) -> Converted:
-        """Make each row a prompt or a reject."""
+    def convert(self, rows: Iterable[SourceRow], seen: int = 0) -> Converted:
+        """Make each row a prompt or a reject; `seen` rows were read before."""
         made = Converted([], [], Tally(), set(self.watched))
         read = shapes.converter(self.shape, self.names)
-        for source_row in rows:
-            if self.sample is not None and not is_sampled(source_row.in_source, *self.sample):
+        for index, source_row in enumerate(rows, seen):
+            if self.sample is not None and not is_sampled(index, *self.sample):
                 continue
             made.tally.rows += 1
             row = source_row.row

@@ -17,21 +17,34 @@ Locked = dict[str, Any]
 
 
 def lock_dataset(name: str, reading: Reading, results: Path) -> Locked:
-    """What a dataset of the hub is now, or was when its shard was made: that shard is used again without a look.
+    """What a dataset of the hub is now, or was when its newest shard was made: that one is used again without a look.
 
-    A dataset that can't be read comes as unavailable. PlainError where the hub can't be asked.
+    A shard's folder names its commit too, so that runs which are bound to different ones never share it. A dataset
+    that can't be read comes as unavailable. PlainError where the hub can't be asked.
     """
-    locked: Locked = {"shard": f"sources/{shard_name(name, reading, [])}"}
-    if stats := finished(results / locked["shard"]):
-        return {**locked, **stats["origin"]}
+    shard = f"sources/{shard_name(name, reading, [])}"
+    made = sorted(results.glob(f"{shard}-*/stats.json"), key=lambda stats: stats.stat().st_mtime, reverse=True)
+    for folder in [stats.parent for stats in made]:
+        if stats := finished(folder):
+            return {"shard": f"sources/{folder.name}", **stats["origin"]}
     from workflow_scripts.sources import hub  # the hub's libraries take a second that a plan doesn't need
 
     assert reading.dataset is not None
     try:
         found = hub.resolve(reading.dataset, reading.config, reading.split, reading.revision, reading.files)
     except hub.Unavailable as why:
-        return locked | {"unavailable": {"kind": why.kind, "reason": str(why)}}
-    return {**locked, **found.to_json()}
+        return {"shard": shard, "unavailable": {"kind": why.kind, "reason": str(why)}}
+    return {"shard": f"{shard}-{found.revision[:8]}", **found.to_json()}
+
+
+def lock_again(config: Config, locked: dict[str, Locked], results: Path) -> dict[str, Locked]:
+    """Of the sources that could not be read, those that can be now: their terms may have been accepted since."""
+    again = {
+        name: lock_dataset(name, config.sources[name], results)
+        for name, entry in locked.items()
+        if "unavailable" in entry
+    }
+    return {name: entry for name, entry in again.items() if "unavailable" not in entry}
 
 
 def lock_sources(config: Config, planned: dict[str, Locked], results: Path) -> dict[str, Locked]:

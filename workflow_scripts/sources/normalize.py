@@ -6,7 +6,7 @@ Of a dataset that can't be read, and that others may stand in for, SOURCE.json s
 import argparse
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,14 +20,15 @@ from workflow_scripts.jobs import run_job, say, timed
 from workflow_scripts.run import Run
 from workflow_scripts.sources import NORMALIZER_VERSION
 from workflow_scripts.sources.locking import Locked
-from workflow_scripts.sources.readers import NamedFile, resolve
+from workflow_scripts.sources.readers import PARQUET, Elsewhere, NamedFile, ending, resolve
 from workflow_scripts.sources.reading import Reading
 from workflow_scripts.sources.shard import PromptsWriter, finished
 
 
 class SourceFile(NamedTuple):
-    """A file to be read. `name` is what rows are named by: a local file's own, a hub file's path in its repository.
+    """A file, on this machine, that is to be read.
 
+    `name` is what rows are named by: a local file's own, a hub file's path in its repository.
     `sha256` is what the run's lock.json recorded; None where the download was verified against the hub's hash.
     """
 
@@ -45,7 +46,7 @@ class SourceFile(NamedTuple):
 def build_shard(
     name: str,
     reading: config.Reading,
-    sources: list[SourceFile],
+    sources: Sequence[SourceFile | Elsewhere],
     folder: Path,
     origin: dict[str, Any] | None = None,
     processes: int = 0,
@@ -69,7 +70,7 @@ def build_shard(
 def _find_or_build(
     name: str,
     reading: config.Reading,
-    sources: list[SourceFile],
+    sources: Sequence[SourceFile | Elsewhere],
     folder: Path,
     origin: dict[str, Any] | None,
     processes: int,
@@ -95,23 +96,25 @@ def _find_or_build(
 def _build(
     name: str,
     reading: config.Reading,
-    sources: list[SourceFile],
+    sources: Sequence[SourceFile | Elsewhere],
     tmp: Path,
     origin: dict[str, Any],
     processes: int,
 ) -> dict[str, Any]:
     start = time.monotonic()
     total_bytes = sum(file.bytes for file in sources)
-    say(f"source {name}: reading {len(sources)} file{'s' * (len(sources) != 1)}, {total_bytes:,} bytes")
+    local = [file for file in sources if isinstance(file, SourceFile)]
+    if len(local) == len(sources):
+        say(f"source {name}: reading {len(sources)} file{'s' * (len(sources) != 1)}, {total_bytes:,} bytes")
+    named = [NamedFile(file.path if isinstance(file, SourceFile) else file, file.name) for file in sources]
     # Arrow's own allocator keeps what one row group needed; the system's gives it back.
     pa.set_memory_pool(pa.system_memory_pool())
     rows = Reading(name, reading)
     prompts = tmp / "prompts.parquet"
-    with _unchanged(sources), files.atomic_path(prompts) as path:
+    with _unchanged(local), files.atomic_path(prompts) as path:
         writer = PromptsWriter(path)
         try:
-            found = rows.run([NamedFile(file.path, file.name) for file in sources], writer, processes)
-            files.write_jsonl_zst(tmp / "rejects.jsonl.zst", found)
+            files.write_jsonl_zst(tmp / "rejects.jsonl.zst", rows.run(named, writer, processes))
         finally:
             writer.close()
     rows.check()
@@ -182,26 +185,40 @@ def ensure_shard(results: Path, name: str, reading: config.Reading, locked: Lock
     folder = results / str(locked["shard"])
     if finished(folder) is None:
         origin = {key: value for key, value in locked.items() if key != "shard"}
-        build_shard(name, reading, _recorded_files(name, reading, locked), folder, origin, processes)
+        with _recorded_files(name, reading, locked) as sources:
+            build_shard(name, reading, sources, folder, origin, processes)
     return folder
 
 
-def _recorded_files(name: str, reading: config.Reading, locked: Locked) -> list[SourceFile]:
-    """The files of a source, here: local ones where they are now, by name, since folders may move; others fetched."""
-    if reading.path is None:
-        from workflow_scripts.sources import download, hub
+@contextmanager
+def _recorded_files(name: str, reading: config.Reading, locked: Locked) -> Iterator[Sequence[SourceFile | Elsewhere]]:
+    """The files of a source: those of the hub, or local ones where they are now, by name, since folders may move."""
+    if reading.path is not None:
+        yield _local_files(reading.path, locked)
+        return
+    from workflow_scripts.sources import download, hub, remote, transfer
 
-        found = hub.Resolved.from_json(locked)
-        return [
-            SourceFile(
-                download.fetch(found.dataset, found.revision, file, f"source {name}"), file.path, file.bytes, None
-            )
-            for file in found.files
+    found, say_as = hub.Resolved.from_json(locked), f"source {name}"
+    in_parts = reading.sample is not None and all(ending(Path(file.path)) in PARQUET for file in found.files)
+    paths: Sequence[Path | None] = (
+        [download.find(found.dataset, found.revision, file) for file in found.files]
+        if in_parts
+        else download.fetch_all(found, say_as)
+    )
+    with transfer.new_client() as client:
+        yield [
+            remote.RemoteFile(client, found.dataset, found.revision, file, say_as)
+            if path is None
+            else SourceFile(path, file.path, file.bytes, None)
+            for path, file in zip(paths, found.files, strict=True)
         ]
-    paths, recorded = resolve(reading.path), locked["files"]
+
+
+def _local_files(path_pattern: str, locked: Locked) -> list[SourceFile]:
+    paths, recorded = resolve(path_pattern), locked["files"]
     if [path.name for path in paths] != [file["name"] for file in recorded]:
         raise PlainError(
-            f"{reading.path} names other files than when this run began ({len(paths)} now, {len(recorded)} then). Put "
+            f"{path_pattern} names other files than when this run began ({len(paths)} now, {len(recorded)} then). Put "
             f"them back, or run the same line again: with the new files it starts a new run"
         )
     return [
@@ -214,7 +231,7 @@ def normalize(path: Path, processes: int = 0) -> None:
     run, name = Run.holding(path), path.stem
     if name not in run.config.sources:
         raise PlainError(f"{path}: the run has no source {name!r}; it has {', '.join(run.config.sources)}")
-    locked: Locked = files.read_json(run.lock)["sources"][name]
+    locked: Locked = files.read_json(run.lock, "sources")["sources"][name]
     if "unavailable" in locked:
         say(f"source {name}: {locked['unavailable']['reason']}. Its substitutes stand in")
         files.write_json(path, {"source": name, "unavailable": locked["unavailable"]})

@@ -3,6 +3,7 @@
 import glob
 import os
 from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -18,6 +19,21 @@ BATCH_BYTES = 4 << 20
 Row = dict[str, Any]
 
 
+class Elsewhere(Protocol):
+    """A Parquet file that is not on this machine: a file object that is read from by need, see remote.RemoteFile."""
+
+    @property
+    def name(self) -> str:
+        """With the ending."""
+
+    @property
+    def bytes(self) -> int:
+        """The file's size."""
+
+    def holding(self, spans: Sequence[tuple[int, int]]) -> AbstractContextManager[None]:
+        """Have these parts, (start, stop) each, at hand in the block."""
+
+
 class RawRows(Protocol):
     """Rows of a file that stand together, not parsed yet: at most BATCH_ROWS, of about BATCH_BYTES at most."""
 
@@ -30,8 +46,15 @@ class RawRows(Protocol):
 class NamedFile(NamedTuple):
     """A file, and what its rows are named by: a local file's name, a hub file's path in its repository."""
 
-    path: Path
+    path: Path | Elsewhere
     name: str
+
+
+class RowGroup(NamedTuple):
+    """A part of a Parquet file. `bytes` are those of the columns that were asked for, as stored."""
+
+    rows: int
+    bytes: int
 
 
 class SourceRow(NamedTuple):
@@ -44,10 +67,14 @@ class SourceRow(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Rows of one file of a source; `in_source` is the first one's number in the whole source."""
+    """Rows of one file of a source.
+
+    `in_source` is the first one's number in the whole source, `seen` that among the rows that are read at all.
+    """
 
     file: str
     in_source: int
+    seen: int
     rows: RawRows
 
     def parse(self) -> Iterator[SourceRow]:
@@ -56,7 +83,7 @@ class Batch(NamedTuple):
             yield SourceRow(self.file, number, in_source, row)
 
 
-def ending(path: Path) -> str | None:
+def ending(path: Path | Elsewhere) -> str | None:
     """The ending that decides how `path` is read (`.jsonl.gz`); None if it is none that can be."""
     name = path.name.lower()
     return next((known for known in (*PARQUET, *JSON) if name.endswith(known)), None)
@@ -100,30 +127,44 @@ def _hidden(file: Path, folder: Path) -> bool:
     return any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
+def as_size(size: int) -> str:
+    """Bytes for people: `8.3 GB`."""
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if size >= unit / 10:
+            return f"{size / unit:,.1f} {name}"
+    return f"{size} bytes"
+
+
 def _endings() -> str:
     return ".parquet, .jsonl, .ndjson or .json (JSON also with .gz or .zst)"
 
 
 # The readers are imported where they are used: a dry run resolves paths, and pyarrow takes long to import.
 def read_rows(
-    file: Path, columns: Collection[str] | None = None, max_row_bytes: int = MAX_ROW_BYTES
+    file: Path | Elsewhere,
+    columns: Collection[str] | None = None,
+    max_row_bytes: int = MAX_ROW_BYTES,
+    groups: Collection[int] | None = None,
 ) -> Iterator[tuple[int, Row | BadRow]]:
     """The rows of a file, each with its number from 0 (a JSON line's is the number of the line).
 
     A row that can't be read comes as a BadRow, and the rows after it come as if it were not there. Of a Parquet
-    file only the named `columns` are read. PlainError if the file itself is broken, so that rows would be lost.
+    file only the named `columns` and row `groups` are read. PlainError if the file itself is broken, so that rows
+    would be lost.
     """
-    for rows in _read_raw(file, columns, max_row_bytes):
+    for rows in _read_raw(file, columns, max_row_bytes, groups):
         yield from rows.parse()
 
 
-def _read_raw(file: Path, columns: Collection[str] | None, max_row_bytes: int) -> Iterator[RawRows]:
+def _read_raw(
+    file: Path | Elsewhere, columns: Collection[str] | None, max_row_bytes: int, groups: Collection[int] | None = None
+) -> Iterator[RawRows]:
     try:
         if ending(file) in PARQUET:
             from workflow_scripts.sources import parquet_rows
 
-            yield from parquet_rows.read(file, columns, max_row_bytes)
-        elif ending(file) is not None:
+            yield from parquet_rows.read(file, columns, max_row_bytes, groups)
+        elif isinstance(file, Path) and ending(file) is not None:
             from workflow_scripts.sources import json_rows
 
             yield from json_rows.read(file, max_row_bytes)
@@ -133,7 +174,7 @@ def _read_raw(file: Path, columns: Collection[str] | None, max_row_bytes: int) -
         raise PlainError(f"{file}: {error.strerror or error}") from error
 
 
-def column_names(file: Path) -> list[str]:
+def column_names(file: Path | Elsewhere) -> list[str]:
     """The columns that a Parquet file declares; none for JSON, whose rows say it one by one."""
     if ending(file) not in PARQUET:
         return []
@@ -142,15 +183,39 @@ def column_names(file: Path) -> list[str]:
     return parquet_rows.column_names(file)
 
 
+def row_groups(file: Path | Elsewhere, columns: Collection[str] | None) -> list[RowGroup]:
+    """The row groups of a Parquet file, in order, as its footer has them."""
+    from workflow_scripts.sources import parquet_rows
+
+    try:
+        return parquet_rows.groups(file, columns)
+    except OSError as error:
+        raise PlainError(f"{file}: {error.strerror or error}") from error
+
+
 def read_batches(
-    files: Sequence[NamedFile], columns: Collection[str] | None = None, max_row_bytes: int = MAX_ROW_BYTES
+    files: Sequence[NamedFile],
+    columns: Collection[str] | None = None,
+    max_row_bytes: int = MAX_ROW_BYTES,
+    groups: Sequence[Sequence[int]] | None = None,
 ) -> Iterator[Batch]:
-    """The rows of all files of a source, in order and not parsed yet; as `read_rows` otherwise."""
-    in_source = 0
-    for path, name in files:
-        for rows in _read_raw(path, columns, max_row_bytes):
-            yield Batch(name, in_source, rows)
-            in_source += len(rows)
+    """The rows of all files of a source, in order and not parsed yet; as `read_rows` otherwise.
+
+    With `groups`, only these row groups of each file, all of which are Parquet then.
+    """
+    before = seen = 0
+    for index, (path, name) in enumerate(files):
+        if groups is None:
+            for rows in _read_raw(path, columns, max_row_bytes):
+                yield Batch(name, before, seen, rows)
+                before = seen = seen + len(rows)
+            continue
+        from workflow_scripts.sources import parquet_rows
+
+        for table in parquet_rows.read(path, columns, max_row_bytes, groups[index]) if groups[index] else ():
+            yield Batch(name, before + table.first, seen, table)
+            seen += len(table)
+        before += count_rows(path)
 
 
 def read_source(
@@ -161,23 +226,16 @@ def read_source(
         yield from batch.parse()
 
 
-def count_rows(file: Path, max_row_bytes: int = MAX_ROW_BYTES) -> int:
+def count_rows(file: Path | Elsewhere, max_row_bytes: int = MAX_ROW_BYTES) -> int:
     """How many rows `read_rows` finds in a file: told by Parquet, counted without parsing in JSON."""
     try:
         if ending(file) in PARQUET:
             from workflow_scripts.sources import parquet_rows
 
-            return parquet_rows.count(file)
+            return sum(group.rows for group in parquet_rows.groups(file, ()))
         from workflow_scripts.sources import json_rows
 
+        assert isinstance(file, Path)
         return json_rows.count(file, max_row_bytes)
     except OSError as error:
         raise PlainError(f"{file}: {error.strerror or error}") from error
-
-
-def is_sampled(index: int, sample: int, total: int) -> bool:
-    """Whether row `index` of `total` is in an even sample: exactly `sample` rows are, wherever that is not more.
-
-    Row i is taken where floor(i x sample / total) steps up behind it: no seed, the same rows every time.
-    """
-    return (index + 1) * sample // total > index * sample // total

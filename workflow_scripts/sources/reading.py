@@ -1,7 +1,7 @@
 """One pass over the rows of a source: prompts are written, all others are rejected with a reason, all are counted."""
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from itertools import islice
 from typing import get_args
@@ -15,16 +15,18 @@ from workflow_scripts.sources.conversion import Conversion, Converted, held_colu
 from workflow_scripts.sources.readers import (
     BATCH_ROWS,
     NamedFile,
+    Row,
+    SourceRow,
     column_names,
-    count_rows,
     read_batches,
     read_source,
 )
+from workflow_scripts.sources.sampling import Sample
 from workflow_scripts.sources.shapes import trees
 from workflow_scripts.sources.shard import PromptsWriter
 from workflow_scripts.sources.tally import Tally
 
-HOPELESS_ROWS = 10_000  # so many rows without one prompt end the reading
+HOPELESS_ROWS = 10_000  # so many rows without one prompt end the reading, unless max_rejects is 1
 SAY_EVERY_SECONDS = 10.0
 
 
@@ -60,17 +62,28 @@ class Reading:
 
     def _recognize(self, files: list[NamedFile]) -> None:
         with closing(read_source(files, None, self._source.max_row_bytes)) as rows:
-            first = islice((row.row for row in rows if isinstance(row.row, dict)), recognition.ROWS)
+            bad: list[SourceRow] = []
             try:
-                found = recognition.recognize(first, self._source.columns)
+                found = recognition.recognize(
+                    islice(_readable(rows, bad), recognition.ROWS), self._source.columns, self._source.where
+                )
             except recognition.Unrecognized as error:
-                raise self._unrecognized(error) from error
+                raise self._unrecognized(error, bad) from error
         say(f"source {self._name}: {_printable(found.why)}")
         self._settle(found.shape, found.columns)
+        self._names = found.names()
 
-    def _unrecognized(self, error: recognition.Unrecognized) -> PlainError:
-        if not error.found:
-            return PlainError(f"source {self._name}: no row can be read, so that its shape can't be recognized")
+    def _unrecognized(self, error: recognition.Unrecognized, bad: list[SourceRow]) -> PlainError:
+        if not error.rows and not bad:
+            return self._no_rows()
+        if not error.rows:
+            [first] = bad
+            assert isinstance(first.row, rejects.BadRow)
+            reason = _printable(rejects.reason(first.row.kind, first.row.detail))
+            return PlainError(
+                f"source {self._name}: no row can be read, so that its shape can't be recognized (the first: "
+                f"{first.file}, row {first.number}: {reason})"
+            )
         lines = "\n".join(f"  {_printable(line)[:200]}" for line in error.found[:30])
         return PlainError(
             f"source {self._name}: no shape fits its first rows. Its columns hold\n{lines}\n"
@@ -97,23 +110,25 @@ class Reading:
                     self._examples.setdefault(kind, reject)
                     yield reject
                 if not self.tally.prompts and self.tally.judged >= HOPELESS_ROWS:
-                    self._check_share()
+                    self._check_share(ended=True)
                 self._say_progress()
 
     def _converted(self, files: list[NamedFile], processes: int) -> Generator[Converted, None, None]:
         """What the rows give, batch by batch."""
-        where, sample = self._source.where, self._sample(files)
-        conversion = Conversion(self._shape, self._names, where, self._unseen, sample)
-        limit = self._source.max_row_bytes
+        limit, sample = self._source.max_row_bytes, self._sample(files)
+        fraction = None if sample is None else (sample.rows, sample.kept_rows)
+        conversion = Conversion(self._shape, self._names, self._source.where, self._unseen, fraction)
         if self._shape == "message_tree":
             rows = iter(shapes.gather(self._shape, self._names, read_source(files, self._wanted(), limit)))
-            while batch := list(islice(rows, BATCH_ROWS)):
-                yield conversion.convert(batch)
-        elif processes:
-            yield from workers.convert(read_batches(files, self._wanted(), limit), conversion, processes)
+            while held := list(islice(rows, BATCH_ROWS)):
+                yield conversion.convert(held)
+            return
+        batches = read_batches(files, self._wanted(), limit, None if sample is None else sample.groups)
+        if processes:
+            yield from workers.convert(batches, conversion, processes)
         else:
-            for raw in read_batches(files, self._wanted(), limit):
-                yield conversion.convert(raw.parse())
+            for batch in batches:
+                yield conversion.convert(batch.parse(), batch.seen)
 
     def _wanted(self) -> set[str]:
         """The columns to read: of a name with a dot also the column that it is a field of."""
@@ -123,22 +138,21 @@ class Reading:
             names |= set(trees.COLUMNS)
         return names | {name.partition(".")[0] for name in names}
 
-    def _sample(self, files: list[NamedFile]) -> tuple[int, int] | None:
-        """How many rows are read, and of how many; None for all."""
-        sample = self._source.sample
-        if sample is None:
+    def _sample(self, files: list[NamedFile]) -> Sample | None:
+        """Which rows are read; None for all."""
+        if self._source.sample is None:
             return None
-        total = sum(count_rows(file.path, self._source.max_row_bytes) for file in files)
-        if total <= sample:
-            return None
-        self.tally.rows_in_source = total
-        say(f"source {self._name}: reading an even sample of {sample:,} of {total:,} rows")
-        return sample, total
+        sample = Sample.of(files, self._source.sample, self._wanted(), self._source.max_row_bytes)
+        if sample.rows < sample.total:
+            self.tally.rows_in_source = sample.total
+        if described := sample.describe():
+            say(f"source {self._name}: {described}")
+        return sample
 
     def check(self) -> None:
         """After the last row: PlainError unless the rows fit the shape and the columns."""
         if not self.tally.rows:
-            raise PlainError(f"source {self._name}: {self._source.path or self._source.dataset} holds no rows")
+            raise self._no_rows()
         self._check_share()
         if self._unseen:
             raise PlainError(
@@ -146,11 +160,14 @@ class Reading:
                 f"names; columns found: {self._found()}"
             )
 
+    def _no_rows(self) -> PlainError:
+        return PlainError(f"source {self._name}: {self._source.path or self._source.dataset} holds no rows")
+
     def _see(self, columns: list[str]) -> None:
         self.tally.see(columns)
         self._unseen -= held_columns(dict.fromkeys(columns), self._unseen)
 
-    def _check_share(self) -> None:
+    def _check_share(self, ended: bool = False) -> None:
         tally, limit = self.tally, self._source.max_rejects
         if not tally.judged:
             self._say_nothing_left()
@@ -170,6 +187,11 @@ class Reading:
         lines.append(f"columns found: {self._found()}")
         lines.append(f"an example: {_printable(self._examples[common[0]]['excerpt'])}")
         lines.append(f"Check sources.{self._name}.shape and sources.{self._name}.columns")
+        if ended:
+            lines.append(
+                f"The reading was ended after {tally.judged:,} rows without one prompt. Where later rows are good, "
+                f"sources.{self._name}.max_rejects: 1 reads on"
+            )
         raise PlainError("\n".join(lines))
 
     def _say_nothing_left(self) -> None:
@@ -188,6 +210,15 @@ class Reading:
         if now - self._said >= SAY_EVERY_SECONDS:
             self._said = now
             say(f"source {self._name}: {self.tally.rows:,} rows, {self.tally.prompts:,} prompts so far")
+
+
+def _readable(rows: Iterable[SourceRow], bad: list[SourceRow]) -> Iterator[Row]:
+    """The rows that can be read; the first that can't goes to `bad`."""
+    for row in rows:
+        if isinstance(row.row, dict):
+            yield row.row
+        elif not bad:
+            bad.append(row)
 
 
 def _printable(text: str) -> str:

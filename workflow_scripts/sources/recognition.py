@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from workflow_scripts.config import Columns, Shape
 from workflow_scripts.sources.readers import Row
 from workflow_scripts.sources.rejects import Rejected
-from workflow_scripts.sources.shapes import USUAL, Key, column_names, held
+from workflow_scripts.sources.shapes import LANGUAGES, USUAL, Key, Names, column_names, held, trees
 from workflow_scripts.sources.shapes.transcripts import is_transcript
 from workflow_scripts.sources.tools import parse
 
@@ -20,13 +20,17 @@ TEXT = "text"
 ROLE_TURNS = "a list of {role, content}"
 FROM_TURNS = "a list of {from, value}"
 STRINGS = "a list of strings"
+DECLARATIONS = "a list of strings of JSON or Python"
 JSON_TURNS = "a JSON string of a list of {role, content}"
 JSON_FROM_TURNS = "a JSON string of a list of {from, value}"
 JSON_LIST = "a JSON string of a list"
 TRANSCRIPT = "a transcript of USER: and ASSISTANT:"
 LIST = "a list"
 OBJECT = "an object"
+NUMBER = "a number"
 TEXTS = (TEXT, JSON_TURNS, JSON_FROM_TURNS, JSON_LIST, TRANSCRIPT)  # whatever the text says
+SAYING = (*TEXTS, ROLE_TURNS, FROM_TURNS, STRINGS, DECLARATIONS, LIST, OBJECT)  # what may be part of a prompt
+MAX_UNREAD = 12  # columns that are not read are named
 
 # The shapes that one column tells, by what it must hold.
 _TURNS: tuple[tuple[Shape, str], ...] = (
@@ -37,42 +41,66 @@ _TURNS: tuple[tuple[Shape, str], ...] = (
     ("alternating_strings", STRINGS),
     ("transcript_string", TRANSCRIPT),
 )
+_TOOL_LISTS = (LIST, JSON_LIST, DECLARATIONS)
+_ANSWERS = (*TEXTS, NUMBER)
 # The shapes that several columns tell, the more telling ones first, by what each must hold.
 _TEXTS: tuple[tuple[Shape, dict[Key, tuple[str, ...]]], ...] = (
-    ("tools_query_answers", {"prompt": TEXTS, "tools": (LIST, JSON_LIST, STRINGS), "response": (LIST, JSON_LIST)}),
-    ("alpaca", {"prompt": TEXTS, "input": (*TEXTS, EMPTY), "response": TEXTS}),
-    ("prompt_response_system", {"prompt": TEXTS, "system": (*TEXTS, EMPTY), "response": TEXTS}),
-    ("prompt_response", {"prompt": TEXTS, "response": TEXTS}),
+    ("tools_query_answers", {"prompt": TEXTS, "tools": _TOOL_LISTS, "response": (LIST, JSON_LIST)}),
+    ("alpaca", {"prompt": TEXTS, "input": TEXTS}),
+    ("prompt_response_system", {"prompt": TEXTS, "system": (*TEXTS, EMPTY)}),
+    ("prompt_response", {"prompt": TEXTS, "response": _ANSWERS}),
+    ("tools_query_answers", {"prompt": TEXTS, "tools": _TOOL_LISTS}),
     ("prompt_response", {"prompt": TEXTS}),
 )
+_OPTIONAL: dict[Key, tuple[str, ...]] = {"input": TEXTS, "system": TEXTS, "tools": _TOOL_LISTS, "response": _ANSWERS}
 
 
 class Recognized(NamedTuple):
-    """A shape, the columns to read it from, and one line that says why."""
+    """A shape, the columns to read it from, and one line that says why, and which columns are not read.
+
+    `misfits` have a usual name, but hold what the shape can't read there, such as words in `tools`.
+    """
 
     shape: Shape
     columns: Columns
     why: str
+    misfits: frozenset[str] = frozenset()
+
+    def names(self) -> Names:
+        """For each key the columns that it is read from."""
+        usual = column_names(self.shape, self.columns)
+        return {key: tuple(name for name in names if name not in self.misfits) for key, names in usual.items()}
 
 
 class Unrecognized(Exception):
-    """No shape fits; `found` says what each column holds, one line a column."""
+    """No shape fits `rows` rows; `found` says what each column holds, one line a column."""
 
-    def __init__(self, found: list[str]) -> None:
-        super().__init__(found)
+    def __init__(self, rows: int, found: list[str]) -> None:
+        super().__init__(rows, found)
+        self.rows = rows
         self.found = found
 
 
-def recognize(rows: Iterable[Row], columns: Columns) -> Recognized:
+def recognize(rows: Iterable[Row], columns: Columns, where: Iterable[str] = ()) -> Recognized:
     """The shape of these rows, looked at one by one. Columns that the config names are read as it says.
 
-    Raises Unrecognized.
+    `where` are columns that rows are chosen by. Raises Unrecognized.
     """
     table = _Table(rows, [named for _, named in columns if named is not None])
-    found = _tree(table, columns) or _turns(table, columns) or _texts(table, columns)
+    found = (
+        _tree(table, columns)
+        or _turns(table, columns)
+        or _texts(table, columns)  # a question is more telling than turns of an unusual name: they may be earlier ones
+        or _turns(table, columns, any_name=True)
+    )
     if found is None:
-        raise Unrecognized(table.describe())
-    return found
+        raise Unrecognized(table.rows, table.describe())
+    unread = _unread(table, found, where)
+    if not unread:
+        return found
+    named = ", ".join(f"`{name}`" for name in unread[:MAX_UNREAD])
+    more = f" and {len(unread) - MAX_UNREAD} more" if len(unread) > MAX_UNREAD else ""
+    return found._replace(why=f"{found.why}; not read: {named}{more}")
 
 
 class _Table:
@@ -91,18 +119,34 @@ class _Table:
         """In how many rows the column holds a value of these kinds; 0 where it mostly holds others."""
         if name not in self.kinds:
             return 0
+        fitting = sum(self.kinds[name][kind] for kind in kinds)
+        return fitting if fitting >= PRESENT * self.rows and self.fits(name, *kinds) else 0
+
+    def fits(self, name: str, *kinds: str) -> bool:
+        """Whether the column's values, however few, are mostly of these kinds; so are those of one without any."""
         found = self.kinds[name]
-        fitting = sum(found[kind] for kind in kinds)
-        fits = fitting >= FITTING * (found.total() - found[EMPTY]) and fitting >= PRESENT * self.rows
-        return fitting if fits else 0
+        return sum(found[kind] for kind in kinds) >= FITTING * (found.total() - found[EMPTY])
 
     def first(self, names: Iterable[str], *kinds: str) -> str | None:
         """The first of these columns that holds these kinds."""
         return next((name for name in names if self.count(name, *kinds)), None)
 
-    def first_there(self, names: Iterable[str]) -> str | None:
-        """The first of these columns that there is."""
-        return next((name for name in names if name in self.kinds), None)
+    def first_fitting(self, names: Iterable[str], *kinds: str) -> str | None:
+        """The first of these columns that there is and that fits."""
+        return next((name for name in self.there(names) if self.fits(name, *kinds)), None)
+
+    def there(self, names: Iterable[str]) -> list[str]:
+        """Those of these columns that there are."""
+        return [name for name in names if name in self.kinds]
+
+    def read(self, names: Iterable[str]) -> list[str]:
+        """Those of these columns that some row is read from: the first, and the next where that is empty."""
+        found = []
+        for name in self.there(names):
+            found.append(name)
+            if self.kinds[name].total() - self.kinds[name][EMPTY] == self.rows:
+                break
+        return found
 
     def describe(self) -> list[str]:
         return [
@@ -119,10 +163,10 @@ def _tree(table: _Table, columns: Columns) -> Recognized | None:
     return _recognized(table, "message_tree", columns, {"prompt": prompt}, why)
 
 
-def _turns(table: _Table, columns: Columns) -> Recognized | None:
+def _turns(table: _Table, columns: Columns, any_name: bool = False) -> Recognized | None:
     for shape, kind in _TURNS:
         name = table.first(column_names(shape, columns)["prompt"], kind)
-        if name is None and columns.prompt is None and kind != STRINGS:  # which tags would be too
+        if any_name and columns.prompt is None and kind != STRINGS:  # which tags would be too
             others = [other for other in table.kinds if table.count(other, kind)]
             name = others[0] if len(others) == 1 else None
         if name is not None:
@@ -136,17 +180,29 @@ def _turns(table: _Table, columns: Columns) -> Recognized | None:
 def _texts(table: _Table, columns: Columns) -> Recognized | None:
     for shape, wanted in _TEXTS:
         usual = column_names(shape, columns)
-        names = {key: table.first(usual[key], *kinds) for key, kinds in wanted.items()}
-        held_by = {key: name for key, name in names.items() if name is not None}
-        if len(held_by) < len(wanted):
+        find = {key: table.first_fitting if key == "input" else table.first for key in wanted}  # inputs may be few
+        names = {key: find[key](usual[key], *kinds) for key, kinds in wanted.items()}
+        if None in names.values():
             continue
+        for key, kinds in _OPTIONAL.items():
+            if key in usual and key not in names:
+                names[key] = table.first_fitting(usual[key], *kinds)
+        held_by = {key: name for key, name in names.items() if name is not None}
         asked = held_by["prompt"]
         listed = ", ".join(f"`{name}`" for name in held_by.values())
-        why = f"columns {listed}" if len(held_by) > 1 else f"column {listed} and no answer"
+        why = f"columns {listed}" if len(held_by) > 1 else f"column {listed}"
+        why += "" if "response" in held_by else " and no answer"
         why += f"; `{asked}` is text in {table.count(asked, *TEXTS)} of {table.rows} rows"
         found = _recognized(table, shape, columns, held_by, why)
         if found is not None:
-            return found
+            misfits = {
+                name
+                for key, kinds in _OPTIONAL.items()
+                if key in usual and getattr(columns, key) is None
+                for name in table.there(usual[key])
+                if not table.fits(name, *wanted.get(key, kinds))
+            }
+            return found._replace(misfits=frozenset(misfits))
     return None
 
 
@@ -156,12 +212,25 @@ def _recognized(table: _Table, shape: Shape, columns: Columns, names: dict[Key, 
         return None
     usual = column_names(shape, columns)
     # Named where the shape would read another column, which rows have too.
-    other: dict[str, str] = {key: name for key, name in names.items() if table.first_there(usual[key]) != name}
+    other: dict[str, str] = {key: name for key, name in names.items() if table.there(usual[key])[:1] != [name]}
     return Recognized(shape, columns.model_copy(update=other), f"shape {shape}: {why}")
 
 
+def _unread(table: _Table, found: Recognized, where: Iterable[str]) -> list[str]:
+    """The columns that may hold part of a prompt and are not read."""
+    read = {*where, *LANGUAGES, *(trees.COLUMNS if found.shape == "message_tree" else ())}
+    for names in found.names().values():
+        read.update(table.read(names))
+        read.update(name.partition(".")[0] for name in names)
+    return [
+        name
+        for name, kinds in table.kinds.items()
+        if name not in read and not name.endswith(("id", "_hash")) and any(kinds[kind] for kind in SAYING)
+    ]
+
+
 def _kind(value: Any) -> str:
-    if value is None or value == []:
+    if value in (None, [], {}):
         return EMPTY
     if isinstance(value, str):
         return _kind_of_text(value)
@@ -170,7 +239,7 @@ def _kind(value: Any) -> str:
     if isinstance(value, bool):
         return "true or false"
     if isinstance(value, int | float):
-        return "a number"
+        return NUMBER
     return OBJECT if isinstance(value, dict) else f"a {type(value).__name__}"
 
 
@@ -190,4 +259,6 @@ def _kind_of_list(value: list[Any]) -> str:
     for kind, role, content in ((ROLE_TURNS, "role", "content"), (FROM_TURNS, "from", "value")):
         if all(isinstance(item, dict) and role in item for item in value) and any(content in item for item in value):
             return kind  # a turn of calls may have no content
-    return STRINGS if all(isinstance(item, str) for item in value) else LIST
+    if not all(isinstance(item, str) for item in value):
+        return LIST
+    return DECLARATIONS if all(item.lstrip().startswith(("{", "def ")) for item in value) else STRINGS

@@ -29,9 +29,10 @@ WORTH_BYTES = 64 << 20  # smaller sources are read before workers have started
 
 def threads(locked: dict[str, Any] | None) -> int:
     """The threads that the job of a source asks for, by what is known of its files when the run is planned."""
-    if locked is not None and sum(file["bytes"] for file in locked["files"]) < WORTH_BYTES:
+    listed = locked["files"] if locked is not None else []
+    if listed and sum(file["bytes"] for file in listed) < WORTH_BYTES:
         return 1
-    return THREADS
+    return THREADS  # of a dataset of the hub nothing is known then
 
 
 class _Worker:
@@ -109,7 +110,7 @@ def serve() -> None:
             batch: Batch = pickle.load(source)
         except EOFError:
             return
-        pickle.dump(conversion.convert(batch.parse()), sink, pickle.HIGHEST_PROTOCOL)
+        pickle.dump(conversion.convert(batch.parse(), batch.seen), sink, pickle.HIGHEST_PROTOCOL)
         sink.flush()
 
 

@@ -1,4 +1,7 @@
-"""Shapes that hold texts without roles: one question and one answer, or strings that take turns."""
+"""Shapes that hold texts without roles: one question and one answer, or strings that take turns.
+
+A recorded answer is in no prompt's id, so one that can't be read loses no prompt: the conversation has none.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,8 +13,18 @@ from workflow_scripts.sources.tools import parse
 
 def one_answer(values: Mapping[str, Any]) -> Conversation:
     """A question, below it an input where there is one, and the answer."""
-    answer = text(values.get("response"))
+    answer = _answer(values.get("response"))
     return _unnamed([_question(values), *([{"role": "assistant", "content": answer}] if answer else [])], values)
+
+
+def _answer(value: Any) -> str:
+    """The text of an answer: a number is written out; nothing for what is no text."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value) if value == value else ""  # not a number: how tables write that there is none
+    try:
+        return text(value)
+    except Rejected:
+        return ""
 
 
 def one_call(values: Mapping[str, Any]) -> Conversation:
