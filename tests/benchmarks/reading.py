@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import resource
 import statistics
 import subprocess
@@ -182,7 +183,8 @@ def measured_here(way: str, file: Path) -> Measured:
     started, used = time.monotonic(), cpu()
     WAYS[way](file)
     seconds, used = time.monotonic() - started, cpu() - used
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Not ru_maxrss, which begins with that of the process that started this one.
+    peak = int(re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[0])
     peak += processes() * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     return Measured(seconds, used, peak / 1024)
 
