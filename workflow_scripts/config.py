@@ -99,6 +99,12 @@ class Reading(Section):
         return self
 
 
+def _or_names(schema: dict[str, Any]) -> None:
+    """For editors: a list of names will do, which is expanded before the types are checked."""
+    mapping = {key: schema.pop(key) for key in ("type", "additionalProperties", "propertyNames") if key in schema}
+    schema["anyOf"] = [{"type": "array", "items": {"type": "string"}}, mapping]
+
+
 class Source(Reading):
     """One dataset of the mix."""
 
@@ -106,6 +112,7 @@ class Source(Reading):
     take: Count | Literal["all"] = Field("all", description="prompts wanted; `all` takes every usable one")
     substitutes: dict[Name, Reading] = Field(
         default_factory=dict,
+        json_schema_extra=_or_names,
         description="other sources or catalogue entries, in order, for where this one can't be read or falls short",
     )
 
@@ -126,6 +133,7 @@ class Prompts(Section):
     total: Count | None = Field(None, description="prompts wanted in all; scales the takes down where it is less")
     fill: dict[Name, Reading] = Field(
         default_factory=dict,
+        json_schema_extra=_or_names,
         description="sources or catalogue entries that, in order, fill up to the total",
     )
     allow_short: bool = Field(False, description="go on where the sources hold fewer prompts than asked")
