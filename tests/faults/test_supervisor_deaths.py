@@ -69,7 +69,10 @@ class World:
         self.seen: set[ProcessId] = set()
 
     def start_run(self) -> subprocess.Popen[bytes]:
-        run = subprocess.Popen([sys.executable, "-c", RUN])
+        run = subprocess.Popen(
+            [sys.executable, "-c", RUN],
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # which nohup ignores
+        )
         self.runs.append(run)
         return run
 
