@@ -1,0 +1,93 @@
+"""`sources`: which datasets the mix is made of, and how their rows are read."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from workflow_scripts.config.fields import Count, HomePath, Name, Scalar, Section
+from workflow_scripts.config.mistakes import DATASET
+
+Shape = Literal[
+    "messages",
+    "sharegpt",
+    "alternating_strings",
+    "prompt_response",
+    "prompt_response_system",
+    "alpaca",
+    "messages_json_string",
+    "transcript_string",
+    "tools_query_answers",
+    "message_tree",
+]
+
+
+class Columns(Section):
+    """Which columns hold what; null where the shape's usual name is meant (see config/README.md)."""
+
+    prompt: str | None = Field(None, description="the user's text, or the list of messages")
+    response: str | None = Field(None, description="the recorded answer")
+    system: str | None = Field(None, description="the system prompt")
+    input: str | None = Field(None, description="further text below the instruction (alpaca)")
+    tools: str | None = Field(None, description="the tools, a list or a JSON string")
+    id: str | None = Field(None, description="the row's own id")
+
+
+class Reading(Section):
+    """Where a dataset's rows are, and how they are read: from local files, or from a repository of the hub."""
+
+    path: HomePath | None = Field(
+        None,
+        description="local: a file, a folder or a glob: .parquet, .jsonl, .ndjson, .json, JSON also as .gz or .zst",
+    )
+    dataset: Annotated[str, Field(pattern=DATASET)] | None = Field(None, description="the hub's owner/name")
+    config: Annotated[str, Field(strict=True)] | None = Field(None, description="the dataset's config, quoted")
+    split: (
+        Annotated[str, Field(strict=True)]
+        | Annotated[list[Annotated[str, Field(strict=True)]], Field(min_length=1)]
+        | None
+    ) = Field(None, description="a split or a list of splits; null: `train`, or the only one")
+    revision: Annotated[str, Field(strict=True)] | None = Field(
+        None, description="branch, tag or commit; a full commit is best. It is looked up once for a run"
+    )
+    files: list[str] = Field(default_factory=list, description="files of the repository, as globs, instead of a split")
+    shape: Shape | Literal["auto"] = Field("auto", description="how a row holds its conversation; auto: recognized")
+    columns: Columns = Field(default_factory=Columns)
+    where: dict[str, Scalar | list[Scalar]] = Field(
+        default_factory=dict, description="only rows whose column has this value, or one of these"
+    )
+    sample: Count | None = Field(None, description="an even sample of so many rows, of a source too big to keep")
+    max_row_bytes: Count = Field(16 << 20, description="longer rows are rejected, and never held in memory")
+    max_rejects: float = Field(0.2, ge=0, le=1, description="a larger share of rejected rows fails the source")
+
+    @model_validator(mode="after")
+    def _one_place(self) -> "Reading":
+        if (self.path is None) == (self.dataset is None):
+            raise ValueError("give one of `path` (local files), `dataset` (the hub) and `use` (the catalogue)")
+        of_hub = [key for key in ("config", "split", "revision", "files") if getattr(self, key)]
+        if self.path is not None and of_hub:
+            raise ValueError(f"`{of_hub[0]}` is for datasets of the hub; with `path` leave it out")
+        if self.files and (self.config or self.split):
+            raise ValueError("give `files`, or `config` and `split`, not both")
+        return self
+
+
+def or_names(schema: dict[str, Any]) -> None:
+    """For editors: a list of names will do, which is expanded before the types are checked."""
+    mapping = {key: schema.pop(key) for key in ("type", "additionalProperties", "propertyNames") if key in schema}
+    schema["anyOf"] = [{"type": "array", "items": {"type": "string"}}, mapping]
+
+
+class Source(Reading):
+    """One dataset of the mix."""
+
+    use: str | None = Field(None, description="a catalogue entry, whose values hold where nothing is said here")
+    take: Count | Literal["all"] = Field("all", description="prompts wanted; `all` takes every usable one")
+    substitutes: dict[Name, Reading] = Field(
+        default_factory=dict,
+        json_schema_extra=or_names,
+        description="other sources or catalogue entries, in order, for where this one can't be read or falls short",
+    )
+
+    def reading(self) -> Reading:
+        """The source without what the mix wants of it."""
+        return Reading(**{key: getattr(self, key) for key in Reading.model_fields})
