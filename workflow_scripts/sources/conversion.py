@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
+import pyarrow as pa
 
 from workflow_scripts.records import Reject
 from workflow_scripts.sources import prompt_ids, rejects, shapes
@@ -15,23 +16,26 @@ if TYPE_CHECKING:
     from workflow_scripts.config import Scalar, Shape
 
 
-class ShardRow(NamedTuple):
-    """One prompt: the columns of shard.SCHEMA but `row`, in order."""
-
-    first_id: str
-    all_id: str
-    source_id: str
-    source_row: int
-    messages: str
-    tools: str | None
-    meta: str
-    dedupe_key: str
+# One prompt of a source: the columns of a shard but its number there.
+SCHEMA = pa.schema(
+    [
+        pa.field("first_id", pa.string(), nullable=False),
+        pa.field("all_id", pa.string(), nullable=False),
+        pa.field("source_id", pa.string(), nullable=False),  # the row's own id, or FILE:ROW
+        pa.field("source_row", pa.int64(), nullable=False),  # number among all rows of the source, from 0
+        pa.field("messages", pa.string(), nullable=False),  # JSON: list of records.Message
+        pa.field("tools", pa.string()),  # JSON: list of tools, or null
+        pa.field("meta", pa.string(), nullable=False),  # JSON: object
+        pa.field("dedupe_key", pa.string(), nullable=False),
+    ]
+)
+Prompt = tuple[str, str, str, int, str, str | None, str, str]  # a row of SCHEMA
 
 
 class Converted(NamedTuple):
-    """What a batch gave: prompts, rejects with their classes, both in order, the counts, and what it did not have."""
+    """What a batch gave: prompts (see SCHEMA), rejects with their classes, the counts, and what it did not have."""
 
-    prompts: list[ShardRow]
+    prompts: pa.RecordBatch
     rejects: list[tuple[str, Reject]]
     tally: Tally
     unseen: set[str]
@@ -48,26 +52,30 @@ class Conversion(NamedTuple):
 
     def convert(self, rows: Iterable[SourceRow], seen: int = 0) -> Converted:
         """Make each row a prompt or a reject; `seen` rows were read before."""
-        made = Converted([], [], Tally(), set(self.watched))
+        prompts: list[Prompt] = []
+        refused: list[tuple[str, Reject]] = []
+        tally, unseen = Tally(), set(self.watched)
         read = shapes.converter(self.shape, self.names)
         for index, source_row in enumerate(rows, seen):
             if self.sample is not None and not is_sampled(index, *self.sample):
                 continue
-            made.tally.rows += 1
+            tally.rows += 1
             row = source_row.row
             try:
                 if isinstance(row, rejects.BadRow):
                     raise rejects.Rejected(row.kind, row.detail)
-                made.tally.see(row)
-                if made.unseen:
-                    made.unseen.difference_update(held_columns(row, made.unseen))
+                tally.see(row)
+                if unseen:
+                    unseen.difference_update(held_columns(row, unseen))
                 if self.where:
                     self._check_where(row)
-                made.prompts.append(self._prompt(source_row, row, read(row), made.tally))
+                prompts.append(self._prompt(source_row, row, read(row), tally))
             except rejects.Rejected as why:
-                made.rejects.append((why.kind, _reject(why, source_row)))
-                made.tally.reject(why)
-        return made
+                refused.append((why.kind, _reject(why, source_row)))
+                tally.reject(why)
+        columns = zip(*prompts, strict=True) if prompts else ((),) * len(SCHEMA)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+        return Converted(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA), refused, tally, unseen)
 
     def _check_where(self, row: Row) -> None:
         for name, wanted in self.where.items():
@@ -75,11 +83,12 @@ class Conversion(NamedTuple):
             if not any(_same(value, one) for one in (wanted if isinstance(wanted, list) else [wanted])):
                 raise rejects.Rejected(rejects.FILTERED, f"{name} is {value!r}"[: rejects.DETAIL_CHARACTERS])
 
-    def _prompt(self, source_row: SourceRow, row: Row, conversation: shapes.Conversation, tally: Tally) -> ShardRow:
+    def _prompt(self, source_row: SourceRow, row: Row, conversation: shapes.Conversation, tally: Tally) -> Prompt:
         messages, tools = conversation.messages, conversation.tools
         own_id = shapes.row_id(row, self.names["id"])
         ids = prompt_ids.identify(messages, tools)
-        made = ShardRow(
+        tally.prompt(row, ids.characters, conversation)
+        return (
             ids.first_id,
             ids.all_id,
             f"{source_row.file}:{source_row.number}" if own_id is None else own_id,
@@ -89,8 +98,6 @@ class Conversion(NamedTuple):
             "{}",
             ids.dedupe_key,
         )
-        tally.prompt(row, prompt_ids.prompt_side(messages), conversation)
-        return made
 
 
 def held_columns(row: Row, names: Iterable[str]) -> set[str]:

@@ -104,8 +104,7 @@ class Reading:
             for made in batches:
                 self.tally.add(made.tally)
                 self._unseen &= made.unseen
-                for prompt in made.prompts:
-                    writer.add(prompt)
+                writer.add(made.prompts)
                 for kind, reject in made.rejects:
                     self._examples.setdefault(kind, reject)
                     yield reject
