@@ -139,6 +139,13 @@ def run_process() -> ProcessId | None:
     return ProcessId.parse(os.environ.get(RUN_PROCESS_VARIABLE, ""))
 
 
+def end_run() -> None:
+    """Tell the run's Snakemake to stop; it lets its jobs finish what they have begun."""
+    run = run_process()
+    if run is not None and run.alive() and run != ProcessId.here():
+        signal_all([run.pid], signal.SIGTERM)
+
+
 def watch(process: ProcessId, on_death: Callable[[], object]) -> None:
     """Call `on_death` in a thread of its own as soon as `process` is dead (at once if it is dead now)."""
 

@@ -1,10 +1,17 @@
 """An aiohttp server with the part of SGLang's API that Draftmill uses.
 
-Answers are a function of the last message, so tests know them; token ids are the UTF-8 bytes, plus 2 as end token.
-Faults are switched on by STANDIN_FAULTS, a JSON object, at the start, and by POST /faults while it runs: `status`
-(every request answers so), `next_statuses` (list, one request each), `garbage`, `abort`, `wrong_id` (that many replies
-each), `delay` (seconds a reply takes), `hold_after` (requests that are answered; later ones wait for ever), `die_on` (a
-word: the process exits at once when a prompt holds it).
+Answers are a function of the last message, so tests know them; token ids are the UTF-8 bytes plus 3, and 2 as end
+token. Faults are switched on by STANDIN_FAULTS, a JSON object, at the start, and by POST /faults while it runs:
+
+    status          every request answers so              next_statuses   a list, one request each
+    garbage, blank, no_choices, not_json, wrong_json, foreign_ids, abort, wrong_id      that many replies each
+    delay           seconds a reply takes                 never_up        the process exits at once
+    die_on          words: the process exits when a prompt holds one of them
+    hold_after      requests that are answered; later ones wait for ever
+    hold_on         a word: prompts that hold it wait until they are aborted
+    say, said_on    a text that is said instead, to prompts that hold the word
+
+STANDIN_FAULTS_K stands in for STANDIN_FAULTS where the server's folder is named K.
 STANDIN_LOG names a file that gets a JSON line for each request asked and answered, over all starts of all servers.
 Like SGLang it has a scheduler, a child process, and goes down when that dies; the scheduler alone would outlive it.
 Started by `python -m tests.standin.server --port P` and any other of SGLang's flags, of which it heeds two.
@@ -45,6 +52,9 @@ class Standin:
         self.seen = 0
         self.in_flight = 0
         self.most_in_flight = 0
+        self.running: dict[str, float] = {}  # requests that make tokens, since when
+        self.tokens_made = 0.0
+        self.aborted: dict[str, asyncio.Event] = {}
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._authorize], client_max_size=1 << 30)
@@ -52,6 +62,8 @@ class Standin:
         app.router.add_get("/server_info", self._server_info)
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_get("/v1/loads", self._loads)
+        app.router.add_post("/abort_request", self._abort)
         app.router.add_post("/faults", self._set_faults)
         app.router.add_get("/seen", self._seen)
         return app
@@ -90,6 +102,23 @@ class Standin:
     async def _models(self, _: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "standin", "max_model_len": self.context}]})
 
+    async def _loads(self, _: web.Request) -> web.Response:
+        """Tokens grow with the time that requests are at work; a request that waits makes none."""
+        made = sum(time.monotonic() - since for since in self.running.values())
+        load = {
+            "num_used_tokens": int(100 * made),
+            "num_running_reqs": self.in_flight,
+            "num_waiting_reqs": 0,
+            "total_prefill_uncached_tokens": self.seen,
+        }
+        return web.json_response({"loads": [load]})
+
+    async def _abort(self, request: web.Request) -> web.Response:
+        rid = (await request.json())["rid"]
+        if rid in self.aborted:
+            self.aborted[rid].set()
+        return web.Response()
+
     async def _set_faults(self, request: web.Request) -> web.Response:
         self.faults.update(await request.json())
         return web.json_response(self.faults)
@@ -116,27 +145,35 @@ class Standin:
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         self._note("asked", body)
+        self.aborted[body["rid"]] = asyncio.Event()
         try:
             reply = await self._reply(body)
             self._note("answered", body, status=reply.status)
             return reply
         finally:
             self.in_flight -= 1
+            self.running.pop(body["rid"], None)
+            del self.aborted[body["rid"]]
 
     async def _reply(self, body: dict[str, Any]) -> web.Response:
         text = body["messages"][-1]["content"]
-        if self.faults.get("die_on") and self.faults["die_on"] in text:
+        if any(word in text for word in self.faults.get("die_on", [])):
             os._exit(9)
         if self.seen > self.faults.get("hold_after", self.seen):
             await asyncio.Event().wait()
+        if self.faults.get("hold_on") and self.faults["hold_on"] in text:
+            await self.aborted[body["rid"]].wait()
+            return completion(body["model"], body["rid"], [3], [2], "abort")
+        self.running[body["rid"]] = time.monotonic()
         if self.faults.get("delay"):
             await asyncio.sleep(self.faults["delay"])
         statuses = self.faults.get("next_statuses") or []
         status = statuses.pop(0) if statuses else self.faults.get("status", 200)
         if status != 200:
             return web.json_response({"object": "error", "message": f"fault {status}"}, status=status)
-        if self._use("garbage"):
-            return web.Response(text='{"id": "half a rep', content_type="application/json")
+        for name, raw in BAD_BODIES.items():
+            if self._use(name):
+                return web.Response(text=raw, content_type="application/json")
         prompt_ids = tokens("".join(f"<{item['role']}>{item['content']}" for item in body["messages"]))
         if len(prompt_ids) + body["max_tokens"] > self.context:
             message = (
@@ -144,34 +181,53 @@ class Standin:
                 f"You requested a total of {len(prompt_ids) + body['max_tokens']} tokens"
             )
             return web.json_response({"object": "error", "message": message}, status=400)
-        response_ids = [*tokens(answer_to(body["messages"])), END]
+        said = answer_to(body["messages"])
+        if self.faults.get("said_on", "") in text and "say" in self.faults:
+            said = self.faults["say"]
+        response_ids = [*tokens(said), END]
+        wrong = next((name for name in ("foreign_ids", "abort", "wrong_id") if self._use(name)), None)
+        if wrong == "foreign_ids":
+            response_ids[0] = 1 << 31
         finish = "stop"
         if len(response_ids) > body["max_tokens"]:
             response_ids, finish = response_ids[: body["max_tokens"]], "length"
-        said = bytes(token - 3 for token in response_ids if token != END).decode(errors="replace")
-        rid = body["rid"]
-        if self._use("abort"):
+        if wrong == "abort":
             finish = "abort"
-        elif self._use("wrong_id"):
-            rid = "someone else's"
-        return web.json_response(
-            {
-                "id": rid,
-                "object": "chat.completion",
-                "created": int(time.time()),
-                "model": body["model"],
-                "choices": [
-                    {
-                        "index": 0,
-                        "message": {"role": "assistant", "content": said, "reasoning_content": None},
-                        "finish_reason": finish,
-                        "prompt_token_ids": prompt_ids,
-                        "response_token_ids": response_ids,
-                    }
-                ],
-                "usage": {"prompt_tokens": len(prompt_ids), "completion_tokens": len(response_ids)},
-            }
-        )
+        rid = "someone else's" if wrong == "wrong_id" else body["rid"]
+        return completion(body["model"], rid, prompt_ids, response_ids, finish)
+
+
+# What may stand where a reply should.
+BAD_BODIES = {
+    "garbage": '{"id": "half a rep',
+    "blank": "",
+    "no_choices": '{"id": "x", "choices": []}',
+    "not_json": "<html>Bad Gateway</html>",
+    "wrong_json": "[1, 2, 3]",
+}
+
+
+def completion(model: str, rid: str, prompt_ids: list[int], response_ids: list[int], finish: str) -> web.Response:
+    """The reply of /v1/chat/completions with `return_token_ids`."""
+    said = bytes(token - 3 for token in response_ids if 3 <= token < 259).decode(errors="replace")
+    return web.json_response(
+        {
+            "id": rid,
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "model": model,
+            "choices": [
+                {
+                    "index": 0,
+                    "message": {"role": "assistant", "content": said, "reasoning_content": None},
+                    "finish_reason": finish,
+                    "prompt_token_ids": prompt_ids,
+                    "response_token_ids": response_ids,
+                }
+            ],
+            "usage": {"prompt_tokens": len(prompt_ids), "completion_tokens": len(response_ids)},
+        }
+    )
 
 
 def start_scheduler() -> int:
@@ -191,7 +247,10 @@ def main() -> None:
     args, _ = parser.parse_known_args()
     key_file = os.environ.get("DRAFTMILL_SERVER_KEY_FILE")
     key = Path(key_file).read_text().strip() if key_file else None
-    faults = json.loads(os.environ.get("STANDIN_FAULTS", "{}"))
+    own = f"STANDIN_FAULTS_{Path.cwd().name}"
+    faults = json.loads(os.environ.get(own) or os.environ.get("STANDIN_FAULTS", "{}"))
+    if faults.get("never_up"):
+        raise SystemExit("RuntimeError: no room for this server here")
     standin = Standin(args.max_running_requests, args.context_length, key, faults, os.environ.get("STANDIN_LOG"))
     scheduler = start_scheduler()
     web.run_app(standin.app(), host="127.0.0.1", port=args.port, print=None, shutdown_timeout=0.5)

@@ -1,6 +1,7 @@
 """The client against a stand-in in the same process: what is asked again, what fails for good, what stays open."""
 
 import asyncio
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -8,20 +9,38 @@ from aiohttp.test_utils import TestServer
 
 from tests.standin.server import Standin
 from tests.unit.test_completions import prompt
-from workflow_scripts.completions import client as module
 from workflow_scripts.completions.client import Client, Task
-from workflow_scripts.config import Sampling
+from workflow_scripts.config import Limits, Sampling
 from workflow_scripts.records import Completion, Failure
 from workflow_scripts.serving.endpoints import Endpoint
 from workflow_scripts.serving.launch import granted
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "backoff_seconds", lambda attempt: 0.0)
+class Seats:
+    """A lease of so many seats that nobody shares."""
+
+    def __init__(self, seats: int) -> None:
+        self.seats = seats
+
+    def want(self, seats: int) -> None:
+        pass
+
+    def allowance(self, seats: int) -> int:
+        return self.seats
+
+    def flying(self, requests: int) -> None:
+        pass
+
+    def others_flying(self) -> int:
+        return 0
+
+    def alone(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
-def answer(faults: dict[str, Any], count: int = 6, seats: int = 3) -> tuple[list[Completion], list[Failure], Standin]:
+def answer(
+    faults: dict[str, Any], count: int = 6, seats: int = 3, stall: float = 60.0
+) -> tuple[list[Completion], list[Failure], Standin]:
     """The completions and failures of `count` prompts against a stand-in with `faults`."""
     done: list[Completion] = []
     failed: list[Failure] = []
@@ -36,12 +55,18 @@ def answer(faults: dict[str, Any], count: int = 6, seats: int = 3) -> tuple[list
             async def reconnect(old: Endpoint) -> Endpoint:
                 return old
 
+            async def not_ours(old: Endpoint, reason: str) -> None:
+                raise AssertionError("this server is not ours to end")
+
             client = Client(
                 endpoint=endpoint,
                 sampling=Sampling(max_tokens=200),
-                allowance=lambda: seats,
-                want=lambda count: None,
+                limits=Limits(retry_wait=0, stall=stall),
+                seats=Seats(seats),
                 reconnect=reconnect,
+                give_up=not_ours,
+                last_words=lambda: "",
+                crashed=lambda endpoint, lost: None,
                 done=done.append,
                 failed=failed.append,
             )
@@ -58,9 +83,10 @@ def test_seats_are_filled_and_never_more(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_servers_trouble_is_tried_again() -> None:
-    done, failed, standin = answer({"next_statuses": [503, 500, 429], "garbage": 1, "abort": 1, "wrong_id": 1})
+    once = ["garbage", "blank", "no_choices", "not_json", "wrong_json", "foreign_ids", "abort", "wrong_id"]
+    done, failed, standin = answer({"next_statuses": [503, 500, 429], **dict.fromkeys(once, 1)})
     assert len(done) == 6 and failed == []
-    assert standin.seen == 12
+    assert standin.seen == 6 + 3 + len(once)
 
 
 def test_an_outage_fails_no_prompt_for_good() -> None:
@@ -73,3 +99,20 @@ def test_a_reply_that_stays_bad_fails_its_prompt_for_good() -> None:
     done, failed, _ = answer({"garbage": 1000}, count=1)
     assert done == []
     assert [(item["class"], item["final"]) for item in failed] == [("bad_reply", True)]
+
+
+def test_a_request_without_progress_is_tried_again_and_stays_open() -> None:
+    done, failed, standin = answer({"hold_on": "Question 2?"}, stall=0.4)
+    assert len(done) == 5
+    assert [(item["class"], item["final"], item["attempts"]) for item in failed] == [("no_progress", False, 3)]
+    assert standin.seen == 5 + 3 and standin.in_flight == 0
+
+
+def test_a_long_generation_is_not_cut() -> None:
+    done, failed, standin = answer({"delay": 1.5}, count=3, stall=0.2)
+    assert len(done) == 3 and failed == [] and standin.seen == 3
+
+
+def test_a_silent_server_that_tells_nothing_is_given_up() -> None:
+    done, failed, _ = answer({"hold_after": 0}, count=2, stall=0.3)
+    assert done == [] and {item["class"] for item in failed} == {"no_progress"}

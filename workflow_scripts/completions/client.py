@@ -5,85 +5,165 @@ import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
 
 import aiohttp
 import orjson
 
+from workflow_scripts import files
 from workflow_scripts.completions.conversation import complete, request_body
 from workflow_scripts.completions.faults import Fault, from_status
-from workflow_scripts.config import Sampling
+from workflow_scripts.completions.watchdog import Watchdog
+from workflow_scripts.config import Limits, Sampling
 from workflow_scripts.records import Completion, Failure, Prompt
 from workflow_scripts.serving.endpoints import Endpoint
+from workflow_scripts.serving.load import abort
 
 # A new request every 2 ms at most, so that a thousand of them don't knock in the same instant.
 STAGGER_SECONDS = 0.002
 POLL_SECONDS = 0.1
+ABORT_SECONDS = 5.0
+LONGEST_WAIT = 30  # times limits.retry_wait
+SUSPECT_CRASHES = 2  # deaths of its server with a prompt in flight, after which it is tried apart from the rest
 
 
-@dataclass
+@dataclass(eq=False)
 class Task:
-    """One answer to be made: a prompt, the number of the sample, and what it has cost so far."""
+    """One answer to be made: a prompt, the number of the sample, and what it has cost so far.
+
+    `crashes` counts deaths of its server while it was in flight.
+    """
 
     prompt: Prompt
     sample: int
+    crashes: int = 0
     attempts: int = 0
     answered_before: int | None = None  # answers to others when its first try failed
+
+
+class _Request(NamedTuple):
+    """A task at a server, and who waits for the reply."""
+
+    task: Task
+    endpoint: Endpoint
+    waiting: "asyncio.Task[Any] | None"
+
+
+class Seats(Protocol):
+    """What a lease is to a client, see leases.Lease."""
+
+    def want(self, seats: int) -> None: ...
+
+    def allowance(self, seats: int) -> int: ...
+
+    def flying(self, requests: int) -> None: ...
+
+    def others_flying(self) -> int: ...
+
+    def alone(self) -> AbstractContextManager[None]: ...
 
 
 @dataclass
 class Client:
     """Answers tasks against one endpoint until all are done, failed, or `stop` is set.
 
-    `allowance` is asked how many requests may be in flight now; `want` is told how many this job could use.
-    `reconnect` brings the endpoint back after its server died. `done` takes each completion, `failed` each
-    failure; both are called in the event loop, and must be quick.
+    `reconnect` brings the endpoint back after its server died; `crashed` is told then which tasks were in flight, and
+    counts them where the server died by itself; `last_words` says why. `give_up` ends a server that makes no progress.
+    `done` takes each completion, `failed` each failure; these and `crashed` are called in the event loop, and must be
+    quick.
     """
 
     endpoint: Endpoint
     sampling: Sampling
-    allowance: Callable[[], int]
-    want: Callable[[int], None]
+    limits: Limits
+    seats: Seats
     reconnect: Callable[[Endpoint], Awaitable[Endpoint]]
+    give_up: Callable[[Endpoint, str], Awaitable[None]]
+    last_words: Callable[[], str]
+    crashed: Callable[[Endpoint, list[Task]], None]
     done: Callable[[Completion], None]
     failed: Callable[[Failure], None]
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     drain: float = 60.0
     answered: int = 0
+    _in_flight: dict[str, "_Request"] = field(default_factory=dict)
+    _given_up: set[str] = field(default_factory=set)
+    _suspects: list[Task] = field(default_factory=list)
     _reconnecting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def answer(self, tasks: list[Task]) -> None:
         """Make every answer. Returns when nothing is left, or stopped: then tasks may be unanswered."""
-        pending = deque(tasks)
-        flying: set[asyncio.Task[Task | None]] = set()
+        self._suspects = [task for task in tasks if task.crashes >= SUSPECT_CRASHES]
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=30)
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
+            watchdog = asyncio.create_task(self._watchdog(session).watch())
             try:
-                while (pending and not self.stop.is_set()) or flying:
-                    if self.stop.is_set():
-                        await self._drain(flying)
-                        return
-                    self.want(len(pending) + len(flying))
-                    room = self.allowance() - len(flying)
-                    while pending and room > 0:
-                        flying.add(asyncio.create_task(self._answer_one(session, pending.popleft())))
-                        room -= 1
-                        await asyncio.sleep(STAGGER_SECONDS)
-                    if not flying:
-                        await asyncio.sleep(POLL_SECONDS)
-                        continue
-                    ended, flying = await asyncio.wait(
-                        flying, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED
-                    )
-                    for item in ended:
-                        again = item.result()
-                        if again is not None:
-                            pending.appendleft(again)
+                await self._answer_all(session, deque(task for task in tasks if task.crashes < SUSPECT_CRASHES))
+                if self._suspects and not self.stop.is_set():
+                    await self._clear_suspects(session)
             finally:
-                for item in flying:
-                    item.cancel()
-                await asyncio.gather(*flying, return_exceptions=True)
+                watchdog.cancel()
+                await asyncio.gather(watchdog, return_exceptions=True)
+
+    def _watchdog(self, session: aiohttp.ClientSession) -> Watchdog:
+        return Watchdog(
+            session=session,
+            patience=self.limits.stall,
+            endpoint=lambda: self.endpoint,
+            in_flight=lambda: len(self._at(self.endpoint)),
+            answered=lambda: self.answered,
+            give_up=lambda endpoint, reason: self._give_up(session, endpoint, reason),
+        )
+
+    def _at(self, endpoint: Endpoint) -> dict[str, _Request]:
+        """The requests at a server."""
+        return {rid: request for rid, request in self._in_flight.items() if request.endpoint is endpoint}
+
+    async def _give_up(self, session: aiohttp.ClientSession, endpoint: Endpoint, reason: str) -> None:
+        """End a server of ours, which loses its requests; of another, stop waiting for them."""
+        requests = self._at(endpoint)
+        self._given_up.update(requests)
+        await abort(session, endpoint, list(requests), ABORT_SECONDS)
+        if endpoint.folder is not None:
+            await self.give_up(endpoint, reason)
+            return
+        for rid, request in self._at(endpoint).items():
+            if rid in requests and request.waiting is not None:
+                request.waiting.cancel()
+
+    async def _answer_all(self, session: aiohttp.ClientSession, pending: deque[Task]) -> None:
+        """Send as seats allow until nothing is left; what became a suspect meanwhile waits in `_suspects`."""
+        flying: set[asyncio.Task[Task | None]] = set()
+        try:
+            while (pending and not self.stop.is_set()) or flying:
+                if self.stop.is_set():
+                    await self._drain(flying)
+                    return
+                granted = self.endpoint.granted.seats
+                self.seats.want(min(granted, len(pending) + len(flying)))
+                room = self.seats.allowance(granted) - len(flying)
+                while pending and room > 0:
+                    flying.add(asyncio.create_task(self._answer_one(session, pending.popleft())))
+                    self.seats.flying(len(flying))
+                    room -= 1
+                    await asyncio.sleep(STAGGER_SECONDS)
+                if not flying:
+                    await asyncio.sleep(POLL_SECONDS)
+                    continue
+                ended, flying = await asyncio.wait(flying, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                self.seats.flying(len(flying))
+                for item in ended:
+                    again = item.result()
+                    if again is not None:
+                        pending.appendleft(again)
+        finally:
+            for item in flying:
+                item.cancel()
+            await asyncio.gather(*flying, return_exceptions=True)
+            self.seats.flying(0)
 
     async def _drain(self, flying: set[asyncio.Task[Task | None]]) -> None:
         """Let what is in flight finish, for `drain` seconds at most."""
@@ -92,12 +172,47 @@ class Client:
             for item in ended:
                 item.result()
 
+    async def _clear_suspects(self, session: aiohttp.ClientSession) -> None:
+        """Try what was in flight at several deaths of its server with nothing else there, in ever smaller batches.
+
+        Where the server dies with one prompt alone in flight, that is the culprit, and fails as `poison`.
+        """
+        self.seats.want(self.endpoint.granted.seats)
+        with ExitStack() as held:
+            while not self.stop.is_set():
+                try:
+                    held.enter_context(self.seats.alone())
+                    break
+                except files.Locked:
+                    await asyncio.sleep(POLL_SECONDS)
+            while self.seats.others_flying() and not self.stop.is_set():
+                await asyncio.sleep(POLL_SECONDS)
+            size = max(1, self.endpoint.granted.seats)
+            batches = [self._suspects[start : start + size] for start in range(0, len(self._suspects), size)]
+            while batches and not self.stop.is_set():
+                batch, self._suspects = batches.pop(), []
+                await self._answer_all(session, deque(batch))
+                left, self._suspects = self._suspects, []  # with these in flight the server died
+                if len(batch) == 1 and left:
+                    self._fail(batch[0], self._poison(batch[0]), final=True)
+                elif left:
+                    half = -(-len(left) // 2)
+                    batches += [part for part in (left[half:], left[:half]) if part]
+
+    def _poison(self, task: Task) -> Fault:
+        return Fault(
+            "poison",
+            f"its server died {task.crashes} times with it in flight, at last with nothing else there: "
+            f"{self.last_words()}",
+        )
+
     async def _answer_one(self, session: aiohttp.ClientSession, task: Task) -> Task | None:
         """Try a task until it is answered or failed (None), or give it back to be tried in its turn."""
-        endpoint = self.endpoint
+        endpoint, rid = self.endpoint, uuid4().hex
         started = time.monotonic()
+        self._in_flight[rid] = _Request(task, endpoint, asyncio.current_task())
         try:
-            body = request_body(task.prompt, task.sample, self.sampling, endpoint.granted.served_name, uuid4().hex)
+            body = request_body(task.prompt, task.sample, self.sampling, endpoint.granted.served_name, rid)
             task.attempts += 1
             reply = await self._post(session, endpoint, body)
             completion = complete(
@@ -110,27 +225,49 @@ class Client:
                 seconds=time.monotonic() - started,
             )
         except Fault as fault:
-            return await self._meet(task, endpoint, fault)
+            if fault.kind == "aborted" and rid in self._given_up:
+                fault = Fault("no_progress", "the server made no progress")
+            return await self._meet(task, endpoint, fault, rid)
+        except asyncio.CancelledError:
+            if rid not in self._given_up:
+                raise
+            return await self._meet(task, endpoint, Fault("no_progress", "the server made no progress"), rid)
+        finally:
+            self._in_flight.pop(rid, None)
+            self._given_up.discard(rid)
         self.answered += 1
         self.done(completion)
         return None
 
-    async def _meet(self, task: Task, endpoint: Endpoint, fault: Fault) -> Task | None:
+    async def _meet(self, task: Task, endpoint: Endpoint, fault: Fault, rid: str) -> Task | None:
         """Do what the fault's policy says."""
         if task.answered_before is None:
             task.answered_before = self.answered
         if not fault.policy.charged:
             task.attempts -= 1
+        if fault.kind == "server_gone":
             async with self._reconnecting:
                 if self.endpoint is endpoint:  # the first to notice brings it back, for all
-                    self.endpoint = await self.reconnect(endpoint)
-            return task
+                    lost = [request.task for request in self._at(endpoint).values()]
+                    try:
+                        self.endpoint = await self.reconnect(endpoint)
+                    finally:
+                        self.crashed(endpoint, lost)
+            if task.crashes < SUSPECT_CRASHES:
+                return task
+            self._suspects.append(task)
+            return None
+        self._in_flight.pop(rid, None)  # nothing of it is at the server while it waits
         if task.attempts < fault.policy.tries:
             if self.stop.is_set():
                 return None  # unanswered, not failed: the next run tries it again
-            await asyncio.sleep(backoff_seconds(task.attempts))
+            await asyncio.sleep(wait_seconds(task.attempts, self.limits.retry_wait))
             return task
         others_were_answered = self.answered > task.answered_before
+        self._fail(task, fault, fault.policy.final or (fault.kind == "server_error" and others_were_answered))
+        return None
+
+    def _fail(self, task: Task, fault: Fault, final: bool) -> None:
         self.failed(
             {
                 "prompt_id": task.prompt["prompt_id"],
@@ -138,11 +275,10 @@ class Client:
                 "source": task.prompt["source"],
                 "class": fault.kind,
                 "reason": fault.reason,
-                "final": fault.policy.final or (fault.kind == "server_error" and others_were_answered),
+                "final": final,
                 "attempts": task.attempts,
             }
         )
-        return None
 
     async def _post(self, session: aiohttp.ClientSession, endpoint: Endpoint, body: object) -> object:
         headers = {"Content-Type": "application/json", **endpoint.headers()}
@@ -163,6 +299,9 @@ class Client:
             raise Fault("bad_reply", f"the reply is not JSON: {raw[:80]!r}") from error
 
 
-def backoff_seconds(attempt: int) -> float:
-    """Seconds before the next try: doubling from 1 to 30, times a random 0.5 to 1, so that tries don't pile up."""
-    return min(30.0, 2.0 ** (attempt - 1)) * random.uniform(0.5, 1.0)
+def wait_seconds(attempt: int, first: float) -> float:
+    """Seconds before the next try: doubling from `first` to 30 times that, times a random 0.5 to 1.
+
+    So tries of many don't come together.
+    """
+    return min(LONGEST_WAIT, 2.0 ** (attempt - 1)) * first * random.uniform(0.5, 1.0)

@@ -30,6 +30,10 @@ POLICIES = {
     "aborted": Policy(tries=8, final=True),
     # The server died with the request in flight: it is started again.
     "server_gone": Policy(tries=8, final=False, charged=False),
+    # Its servers died of it, see `Client._clear_suspects`.
+    "poison": Policy(tries=1, final=True),
+    # A server of servers.urls made no progress: it is not ours to start anew.
+    "no_progress": Policy(tries=3, final=False),
     # A server of servers.urls does not answer: others may be looking after it.
     "unreachable": Policy(tries=8, final=False),
 }

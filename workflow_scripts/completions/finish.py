@@ -34,9 +34,10 @@ def keys_sha256(keys: Iterable[Key]) -> str:
 class ChunkJournal:
     """A chunk's journal, read: where each answer and each final failure lies in it.
 
-    Lines are {"session": {prompts_sha256, content, speed}} at each start of a job, then {"completion": {...}} and
-    {"failure": {...}}. Raises PlainError if the journal is of other prompts or of servers that answer differently, or
-    names an id twice.
+    Lines are {"session": {prompts_sha256, content, speed}} at each start of a job, then {"completion": {...}},
+    {"failure": {...}}, and {"crash": {server, start, in_flight}} where a server died, with the keys of what it was
+    asked then. Raises PlainError if the journal is of other prompts or of servers that answer differently, or names an
+    id twice.
     """
 
     def __init__(self, journal: Journal, prompts_sha256: str, expected: list[Key]) -> None:
@@ -47,11 +48,15 @@ class ChunkJournal:
         self.speed: list[dict[str, Any]] = []
         self.completions: dict[Key, tuple[int, int]] = {}
         self.failures: dict[Key, tuple[int, int]] = {}
+        self.crashes = Counter[Key]()
         owed = set(expected)
         for offset, length, line in journal.lines():
             kind, value = next(iter(line.items()))
             if kind == "session":
                 self._take_session(value)
+                continue
+            if kind == "crash":
+                self.crashes.update((prompt_id, sample) for prompt_id, sample in value["in_flight"])
                 continue
             key = (value["prompt_id"], value["sample"])
             if key not in owed or key in self.completions or key in self.failures:
@@ -85,6 +90,11 @@ class ChunkJournal:
         self.content = content
         if speed not in self.speed:
             self.speed.append(speed)
+
+    def add_crash(self, server: str, start: int, in_flight: list[Key]) -> None:
+        """Record what a server was asked when it died."""
+        self.journal.append({"crash": {"server": server, "start": start, "in_flight": in_flight}})
+        self.crashes.update(in_flight)
 
     def add_completion(self, completion: Completion) -> None:
         key = (completion["prompt_id"], completion["sample"])

@@ -4,6 +4,7 @@ fields       the kinds of values
 sources      datasets, and how rows are read
 prompts      the mix and its chunks
 generation   model, sampling, servers
+limits       patience and alarms of the engine
 outputs      publishing, training
 mistakes     what is wrong with a config, in words
 """
@@ -17,6 +18,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from workflow_scripts.config import mistakes
 from workflow_scripts.config.fields import HomePath, Name, Scalar, Section
 from workflow_scripts.config.generation import Model, Sampling, Servers
+from workflow_scripts.config.limits import Limits
 from workflow_scripts.config.outputs import Publish, Training
 from workflow_scripts.config.prompts import Chunks, Dedupe, Prompts
 from workflow_scripts.config.sources import Columns, Reading, Shape, Source
@@ -28,6 +30,7 @@ __all__ = [
     "Columns",
     "Config",
     "Dedupe",
+    "Limits",
     "Model",
     "Prompts",
     "Publish",
@@ -58,6 +61,7 @@ class Config(Section):
     model: Model
     sampling: Sampling = Field(default_factory=Sampling)
     servers: Servers = Field(default_factory=Servers)
+    limits: Limits = Field(default_factory=Limits)
     publish: Publish = Field(default_factory=Publish)
     training: Training = Field(default_factory=Training)
 

@@ -13,11 +13,11 @@ from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import say
 from workflow_scripts.processes import ProcessId
 from workflow_scripts.run import Run
-from workflow_scripts.serving import environment, launch, model, supervisor
+from workflow_scripts.serving import environment, launch, leases, model, standing, supervisor
 from workflow_scripts.serving.launch import Granted
+from workflow_scripts.serving.standing import ServerOut
 
 KEY_VARIABLE = "DRAFTMILL_SERVER_KEY"
-STARTS = 3
 GRACE_SECONDS = 8.0  # SGLang takes 4 to 8 s from SIGTERM to its exit
 
 
@@ -51,7 +51,8 @@ class Endpoint:
 def connect(run: Run, number: int) -> Endpoint:
     """The endpoint of server `number`, started if it does not run.
 
-    Raises PlainError if it can't be had, or granted a shorter context than the config asks.
+    Where it died before, it starts again after a wait. ServerOut if it died too often; PlainError if it granted a
+    shorter context than the config asks.
     """
     config = run.config
     if config.servers.urls:
@@ -81,31 +82,56 @@ def connect(run: Run, number: int) -> Endpoint:
 
 
 def _start(run: Run, number: int) -> supervisor.State:
-    """The server's state, ready. After three failed starts in one run of Snakemake it is not tried again there.
-
-    Without that bound each of a run's chunks would start a server in vain, three times over, for days.
-    """
-    folder, here = run.server(number), str(processes.run_process())
-    before = supervisor.read_state(folder)
-    if before is not None and supervisor.is_live(before):
-        return before
-    record = folder / "failed_starts.json"
-    known = files.read_json(record) if record.exists() else {}
-    failed: list[int] = known["starts"] if known.get("run") == here else []
-    if len(failed) >= STARTS:
-        raise PlainError(f"server {number} did not start {STARTS} times; mend that, then the same line goes on")
+    """The server's state, ready; started as often as its standing allows."""
+    folder = run.server(number)
     began = time.monotonic()
-    try:
-        state = supervisor.ensure(folder, lambda: _service(run, number))
-    except PlainError:
-        after = supervisor.read_state(folder)
-        # Jobs that waited for the same start count it once; what failed before a start has no number of its own.
-        number_of_start = after.started if after is not None and after != before else -1 - len(failed)
-        files.write_json(record, {"run": here, "starts": sorted({*failed, number_of_start})})
-        raise
-    record.unlink(missing_ok=True)
-    say(f"server {number} answers after {time.monotonic() - began:.0f} s")
-    return state
+    while True:
+        before = supervisor.read_state(folder)
+        if before is not None and supervisor.is_live(before):
+            return before
+        if reason := standing.why_out(folder):
+            raise ServerOut(reason)
+        try:
+            state = supervisor.ensure(folder, lambda: _prepare(run, number))
+        except ServerOut:
+            raise
+        except PlainError as error:
+            after = supervisor.read_state(folder)
+            if after is None or after == before or after.status != "failed":
+                # Nothing was started: the environment, the model, the GPUs. Another try would end so too.
+                standing.take_out(folder, f"server {number}: {error}")
+                raise ServerOut(f"server {number}: {error}") from error
+            standing.note_death(folder, after.started, str(error), "start")
+            say(str(error))
+            continue
+        say(f"server {number} answers after {time.monotonic() - began:.0f} s")
+        return state
+
+
+def _prepare(run: Run, number: int) -> supervisor.Service:
+    """What to start as server `number`, after the wait that its deaths ask for; ServerOut if it died too often."""
+    folder, name = run.server(number), f"server {number}"
+    before = supervisor.read_state(folder)
+    if before is not None and before.run == processes.run_process() and before.status in ("failed", "ready"):
+        # Where it was ready to the end, its supervisor was killed.
+        reason = before.reason or "its supervisor died"
+        standing.note_death(folder, before.started, reason, "apart" if leases.held_alone(folder) else "work")
+    wait = standing.judge(folder, name, run.config.limits)
+    if wait:
+        say(f"{name} died ({standing.last_death(folder).splitlines()[0]}); it starts again in {wait:.0f} s")
+        time.sleep(wait)
+    return _service(run, number)
+
+
+def give_up(endpoint: Endpoint, reason: str) -> None:
+    """End the server, with all that it started, unless that was done: the next `connect` starts another."""
+    assert endpoint.folder is not None
+    with files.file_lock(endpoint.folder / "give_up.lock"):
+        state = supervisor.read_state(endpoint.folder)
+        if state is None or state.started != endpoint.start or not supervisor.is_live(state):
+            return
+        standing.note_death(endpoint.folder, endpoint.start, reason, "work")
+        supervisor.stop(endpoint.folder)
 
 
 def _service(run: Run, number: int) -> supervisor.Service:
