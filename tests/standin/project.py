@@ -108,6 +108,7 @@ class Project:
                 "drain": 10,
                 "args": {"max-running-requests": 4},
             },
+            "limits": {"stall": 15, "retry_wait": 0.02, "restart_wait": 0.1},  # a sixtieth of the defaults
             "training": {"min_supervised_tokens": 1},
         }
         self.env: dict[str, str] = {}
@@ -122,7 +123,7 @@ class Project:
         old = {"role": "assistant", "content": "Old."}
         chats = [{"messages": [{"role": "user", "content": f"Chat {n}?"}, old]} for n in range(12)]
         project.write_rows("chats", chats)
-        for name, content in (("config", {"dtype": "bfloat16"}), ("tokenizer", {"vocab": 259})):
+        for name, content in (("config", {"dtype": "bfloat16", "vocab_size": 259}), ("tokenizer", {"vocab": 259})):
             files.write_json(folder / "model" / f"{name}.json", content)
         files.write_bytes(folder / "model" / "model.safetensors", b"no weights")
         python = project.home / "envs" / environment._named("sglang-cpu").folder.name / "bin" / "python"

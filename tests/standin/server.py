@@ -9,6 +9,7 @@ token. Faults are switched on by STANDIN_FAULTS, a JSON object, at the start, an
     die_on          words: the process exits when a prompt holds one of them
     hold_after      requests that are answered; later ones wait for ever
     hold_on         a word: prompts that hold it wait until they are aborted
+    slow_on         {word: seconds that a reply takes to prompts that hold it}
     say, said_on    a text that is said instead, to prompts that hold the word
 
 STANDIN_FAULTS_K stands in for STANDIN_FAULTS where the server's folder is named K.
@@ -29,6 +30,7 @@ from typing import Any
 from aiohttp import web
 
 END = 2
+FOREIGN_ID = 259  # the first that is not in the vocabulary
 
 
 def answer_to(messages: list[dict[str, Any]]) -> str:
@@ -167,6 +169,9 @@ class Standin:
         self.running[body["rid"]] = time.monotonic()
         if self.faults.get("delay"):
             await asyncio.sleep(self.faults["delay"])
+        for word, seconds in self.faults.get("slow_on", {}).items():
+            if word in text:
+                await asyncio.sleep(seconds)
         statuses = self.faults.get("next_statuses") or []
         status = statuses.pop(0) if statuses else self.faults.get("status", 200)
         if status != 200:
@@ -187,7 +192,7 @@ class Standin:
         response_ids = [*tokens(said), END]
         wrong = next((name for name in ("foreign_ids", "abort", "wrong_id") if self._use(name)), None)
         if wrong == "foreign_ids":
-            response_ids[0] = 1 << 31
+            response_ids[0] = FOREIGN_ID
         finish = "stop"
         if len(response_ids) > body["max_tokens"]:
             response_ids, finish = response_ids[: body["max_tokens"]], "length"

@@ -50,7 +50,7 @@ def answer(
     async def run() -> None:
         async with TestServer(standin.app()) as server:
             url = str(server.make_url("")).rstrip("/")
-            endpoint = Endpoint("s", url, None, await asyncio.to_thread(granted, url, None), {})
+            endpoint = Endpoint("s", url, None, await asyncio.to_thread(granted, url, None), {}, 259)
 
             async def reconnect(old: Endpoint) -> Endpoint:
                 return old

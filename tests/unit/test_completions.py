@@ -47,7 +47,7 @@ def reply(**changes: Any) -> dict[str, Any]:
 
 def completed(answer: dict[str, Any], number: int = 0, sample: int = 0) -> Completion:
     body = request_body(prompt(number), sample, Sampling(), "m", "r")
-    return complete(prompt(number), sample, answer, body, server="s", attempts=1, seconds=0.5)
+    return complete(prompt(number), sample, answer, body, vocabulary=None, server="s", attempts=1, seconds=0.5)
 
 
 def test_the_request_says_what_the_config_says_and_no_more() -> None:

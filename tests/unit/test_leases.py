@@ -185,9 +185,9 @@ def test_in_a_copy_of_the_folder_the_holders_are_anothers(tmp_path: Path, stack:
 def test_more_leases_than_the_file_was_made_for(tmp_path: Path, stack: ExitStack) -> None:
     few = stack.enter_context(acquire(tmp_path, 1, 1))
     few.want(3)
-    assert (tmp_path / "0" / "seats").stat().st_size == 64
+    assert (tmp_path / "0" / "seats").stat().st_size == 80
     more = [stack.enter_context(acquire(tmp_path, 1, 4)) for _ in range(3)]
-    assert (tmp_path / "0" / "seats").stat().st_size == 160
+    assert (tmp_path / "0" / "seats").stat().st_size == 200
     assert [lease.allowance(5) for lease in [few, *more]] == [5, 2, 0, 0]
 
 

@@ -26,7 +26,9 @@ from workflow_scripts.serving.load import abort
 STAGGER_SECONDS = 0.002
 POLL_SECONDS = 0.1
 ABORT_SECONDS = 5.0
+DEATH_SECONDS = 2.0
 LONGEST_WAIT = 30  # times limits.retry_wait
+CRASHES_ALONE = 2  # of which the second comes on a server that has done nothing else
 SUSPECT_CRASHES = 2  # deaths of its server with a prompt in flight, after which it is tried apart from the rest
 
 
@@ -34,12 +36,13 @@ SUSPECT_CRASHES = 2  # deaths of its server with a prompt in flight, after which
 class Task:
     """One answer to be made: a prompt, the number of the sample, and what it has cost so far.
 
-    `crashes` counts deaths of its server while it was in flight.
+    `crashes` counts deaths of its server while it was in flight, `crashes_alone` those with nothing else in flight.
     """
 
     prompt: Prompt
     sample: int
     crashes: int = 0
+    crashes_alone: int = 0
     attempts: int = 0
     answered_before: int | None = None  # answers to others when its first try failed
 
@@ -175,7 +178,7 @@ class Client:
     async def _clear_suspects(self, session: aiohttp.ClientSession) -> None:
         """Try what was in flight at several deaths of its server with nothing else there, in ever smaller batches.
 
-        Where the server dies with one prompt alone in flight, that is the culprit, and fails as `poison`.
+        A prompt with which alone in flight a server dies, and a fresh one again, is the culprit: it fails as `poison`.
         """
         self.seats.want(self.endpoint.granted.seats)
         with ExitStack() as held:
@@ -193,8 +196,12 @@ class Client:
                 batch, self._suspects = batches.pop(), []
                 await self._answer_all(session, deque(batch))
                 left, self._suspects = self._suspects, []  # with these in flight the server died
-                if len(batch) == 1 and left:
-                    self._fail(batch[0], self._poison(batch[0]), final=True)
+                if left == batch and len(batch) == 1:
+                    left[0].crashes_alone += 1
+                    if left[0].crashes_alone < CRASHES_ALONE:
+                        batches.append(left)
+                    else:
+                        self._fail(left[0], self._poison(left[0]), final=True)
                 elif left:
                     half = -(-len(left) // 2)
                     batches += [part for part in (left[half:], left[:half]) if part]
@@ -220,6 +227,7 @@ class Client:
                 task.sample,
                 reply,
                 body,
+                vocabulary=endpoint.vocabulary,
                 server=endpoint.name,
                 attempts=task.attempts,
                 seconds=time.monotonic() - started,
@@ -289,7 +297,7 @@ class Client:
                 if response.status != 200:
                     raise from_status(response.status, raw)
         except (aiohttp.ClientError, OSError) as error:
-            if not await asyncio.to_thread(endpoint.alive):
+            if await self._is_dead(endpoint):
                 raise Fault("server_gone", f"the server died: {error}") from error
             kind = "unreachable" if isinstance(error, aiohttp.ClientConnectorError) else "server_error"
             raise Fault(kind, f"{type(error).__name__}: {error}") from error
@@ -297,6 +305,15 @@ class Client:
             return orjson.loads(raw)
         except orjson.JSONDecodeError as error:
             raise Fault("bad_reply", f"the reply is not JSON: {raw[:80]!r}") from error
+
+    async def _is_dead(self, endpoint: Endpoint) -> bool:
+        """Whether the server behind a broken connection died; its supervisor sees that a moment later."""
+        deadline = time.monotonic() + (DEATH_SECONDS if endpoint.folder is not None else 0)
+        while await asyncio.to_thread(endpoint.alive):
+            if time.monotonic() >= deadline:
+                return False
+            await asyncio.sleep(POLL_SECONDS)
+        return True
 
 
 def wait_seconds(attempt: int, first: float) -> float:

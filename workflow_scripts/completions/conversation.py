@@ -7,6 +7,8 @@ from workflow_scripts.completions.faults import Fault
 from workflow_scripts.config import Sampling
 from workflow_scripts.records import Completion, Message, Prompt, Turn
 
+INT32 = 2**31  # what stored ids must fit in
+
 
 def request_body(prompt: Prompt, sample: int, sampling: Sampling, model: str, rid: str) -> dict[str, Any]:
     """The body of POST /v1/chat/completions; with `return_token_ids` SGLang adds the exact ids to the choice.
@@ -33,16 +35,28 @@ def request_body(prompt: Prompt, sample: int, sampling: Sampling, model: str, ri
 
 
 def complete(
-    prompt: Prompt, sample: int, reply: Any, body: dict[str, Any], *, server: str, attempts: int, seconds: float
+    prompt: Prompt,
+    sample: int,
+    reply: Any,
+    body: dict[str, Any],
+    *,
+    vocabulary: int | None,
+    server: str,
+    attempts: int,
+    seconds: float,
 ) -> Completion:
-    """The completion that a reply makes of a prompt. Raises Fault if the reply is none to this request."""
+    """The completion that a reply makes of a prompt. Raises Fault if the reply is none to this request.
+
+    Token ids must be below `vocabulary`, where that is known.
+    """
     try:
         if reply["id"] != body["rid"]:
             raise Fault("bad_reply", f"the reply is to another request ({reply['id']})")
         choice = reply["choices"][0]
         message = _message(choice["message"])
         usage = reply["usage"]
-        prompt_ids, response_ids = _ids(choice["prompt_token_ids"]), _ids(choice["response_token_ids"])
+        below = INT32 if vocabulary is None else vocabulary
+        prompt_ids, response_ids = _ids(choice["prompt_token_ids"], below), _ids(choice["response_token_ids"], below)
         finish_reason = choice["finish_reason"]
         if not isinstance(finish_reason, str) or not prompt_ids:
             raise TypeError("no finish reason, or no prompt ids")
@@ -67,10 +81,12 @@ def complete(
     return cast(Completion, {**prompt, "messages": [*prompt["messages"], message], "sample": sample, "turns": [turn]})
 
 
-def _ids(value: Any) -> list[int]:
-    """Token ids as they are stored and trained on: TypeError for anything that int32 can't hold."""
-    if not isinstance(value, list) or not all(type(item) is int and 0 <= item < 2**31 for item in value):
+def _ids(value: Any, below: int) -> list[int]:
+    """Token ids as they are stored and trained on: TypeError for anything that is none."""
+    if not isinstance(value, list) or not all(type(item) is int for item in value):
         raise TypeError("token ids that are none")
+    if value and not (min(value) >= 0 and max(value) < below):
+        raise TypeError("token ids out of the vocabulary")
     return value
 
 

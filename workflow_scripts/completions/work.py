@@ -49,6 +49,7 @@ class Work:
                 with acquire(run.servers, count, leases, usable=lambda: usable(run.servers, count)) as lease:
                     self._answer(lease, tasks)
         except NoServerLeft:
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # this job has something to say yet
             processes.end_run()
             raise
         finally:

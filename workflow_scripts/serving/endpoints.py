@@ -6,7 +6,7 @@ import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from workflow_scripts import files, identity, processes
 from workflow_scripts.errors import PlainError
@@ -33,6 +33,7 @@ class Endpoint:
     key: str | None
     granted: Granted
     model: dict[str, Any]
+    vocabulary: int | None = None  # token ids are below it; None where that is not known
     folder: Path | None = None
     start: int = 0
     supervisor: ProcessId | None = None
@@ -63,6 +64,7 @@ def connect(run: Run, number: int) -> Endpoint:
             key,
             launch.granted(url, key),
             identity.model_identity(config.model.path, config.model.revision, identity.ContentHashes()),
+            model.vocabulary(Path(config.model.path)) if Path(config.model.path).is_dir() else None,
         )
     else:
         folder = run.server(number)
@@ -70,7 +72,15 @@ def connect(run: Run, number: int) -> Endpoint:
         url, key = state.facts["url"], (folder / "key").read_text()
         granted = launch.granted(url, key)
         endpoint = Endpoint(
-            f"server {number}", url, key, granted, state.facts["model"], folder, state.started, state.supervisor
+            f"server {number}",
+            url,
+            key,
+            granted,
+            state.facts["model"],
+            state.facts["vocabulary"],
+            folder,
+            state.started,
+            state.supervisor,
         )
     asked = config.servers.args.get("context-length")
     if isinstance(asked, int) and endpoint.granted.context_length < asked:
@@ -115,12 +125,16 @@ def _prepare(run: Run, number: int) -> supervisor.Service:
     if before is not None and before.run == processes.run_process() and before.status in ("failed", "ready"):
         # Where it was ready to the end, its supervisor was killed.
         reason = before.reason or "its supervisor died"
-        standing.note_death(folder, before.started, reason, "apart" if leases.held_alone(folder) else "work")
+        standing.note_death(folder, before.started, reason, _kind_of_death(folder))
     wait = standing.judge(folder, name, run.config.limits)
     if wait:
         say(f"{name} died ({standing.last_death(folder).splitlines()[0]}); it starts again in {wait:.0f} s")
         time.sleep(wait)
     return _service(run, number)
+
+
+def _kind_of_death(folder: Path) -> Literal["work", "apart"]:
+    return "apart" if leases.held_alone(folder) else "work"
 
 
 def give_up(endpoint: Endpoint, reason: str) -> None:
@@ -130,7 +144,7 @@ def give_up(endpoint: Endpoint, reason: str) -> None:
         state = supervisor.read_state(endpoint.folder)
         if state is None or state.started != endpoint.start or not supervisor.is_live(state):
             return
-        standing.note_death(endpoint.folder, endpoint.start, reason, "work")
+        standing.note_death(endpoint.folder, endpoint.start, reason, _kind_of_death(endpoint.folder))
         supervisor.stop(endpoint.folder)
 
 
@@ -161,7 +175,11 @@ def _service(run: Run, number: int) -> supervisor.Service:
         start_timeout=servers.start_timeout,
         grace=GRACE_SECONDS,
         hold_locks=[str(environment.lock_path(built))],
-        facts={"url": url, "model": identity.model_identity(str(weights), None, identity.ContentHashes())},
+        facts={
+            "url": url,
+            "model": identity.model_identity(str(weights), None, identity.ContentHashes()),
+            "vocabulary": model.vocabulary(weights),
+        },
     )
 
 
