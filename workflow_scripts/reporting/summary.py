@@ -35,6 +35,7 @@ def summarize(run: Run, receipts: list[Path], training: Path) -> dict[str, Any]:
         "failures": sum(sidecar["failures"]["rows"] for sidecar in sidecars),
         "failure_classes": dict(sorted(failure_classes.items())),
         "classes": dict(sorted(classes.items())),
+        "alarms": alarms(run.folder / "alarms.jsonl"),
         "prompt_tokens": sum(sidecar["prompt_tokens"] for sidecar in sidecars),
         "output_tokens": output_tokens,
         "tokens_per_second": round(output_tokens / generating, 1) if generating else None,
@@ -57,6 +58,12 @@ def stage_seconds(path: Path) -> dict[str, float]:
             except (orjson.JSONDecodeError, KeyError, TypeError):
                 continue  # cut short by a death; it only costs a time in the table
     return {stage: round(_union(sorted(spans[stage])), 1) for stage in sorted(spans)}
+
+
+def alarms(path: Path) -> list[str]:
+    """What was noticed while the run was made, over all its starts."""
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    return list(dict.fromkeys(str(orjson.loads(line)["alarm"]) for line in lines if line.endswith(b"\n")))
 
 
 def _union(spans: list[tuple[float, float]]) -> float:

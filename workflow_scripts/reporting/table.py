@@ -17,6 +17,7 @@ def table(summary: dict[str, Any]) -> str:
         ("objects in the store", f"{summary['objects_published']:,}"),
         ("seconds", ", ".join(f"{stage} {value:,.0f}" for stage, value in summary["seconds"].items())),
     ]
+    rows += [("alarm", alarm) for alarm in summary["alarms"]]
     return "\n".join([summary["run"], *(f"  {name:<22}{value}" for name, value in rows)])
 
 
