@@ -94,7 +94,7 @@ class World:
             similarity = 1.0
             while similarity > high:
                 words[self.chance.randrange(len(words))] = self.chance.choice(self._words)
-                similarity = overlap(f"user: {text}", f"user: {' '.join(words)}")
+                similarity = overlap(compared(text), compared(" ".join(words)))
             if similarity >= low:
                 return " ".join(words), similarity
 
@@ -128,7 +128,7 @@ class World:
             base = self.text(150)
             middle, _ = self.edited(base, 0.82, 0.86)
             end, _ = self.edited(middle, 0.82, 0.86)
-            if overlap(f"user: {base}", f"user: {end}") < 0.75:
+            if overlap(compared(base), compared(end)) < 0.75:
                 break
         one, two, three = (self.add(source, text) for source, text in zip(places, (base, middle, end), strict=True))
         self.dropped[two.source, two.prompt_id] = Dropped(NEAR_DUPLICATE, one.prompt_id)
@@ -188,6 +188,11 @@ def made_up(size: int = 10, seed: int = 0) -> World:
     for rows in world.rows.values():
         world.chance.shuffle(rows)
     return world
+
+
+def compared(text: str) -> str:
+    """A question as repeats are told by."""
+    return prompt_text([{"role": "user", "content": text}], None)
 
 
 def overlap(one: str, other: str) -> float:

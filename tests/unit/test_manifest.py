@@ -236,7 +236,7 @@ def test_chunks_are_an_even_spread_of_the_seeded_order(tmp_path: Path, world: Wo
     assert set(whole["prompt_id"]) == set(cut["prompt_id"])
     assert cut.equals(cut.sort("chunk", "position"))
     by_chunk = cut.group_by("chunk").agg(pl.col("source").n_unique())
-    assert by_chunk["source"].min() > 8  # no chunk is of some sources only
+    assert (by_chunk["source"] > 8).all()  # no chunk is of a few sources only
 
 
 def test_the_text_of_a_world_is_what_repeats_are_told_by(world: World) -> None:

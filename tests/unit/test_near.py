@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.standin.world import World, overlap
+from tests.standin.world import World, compared, overlap
 from workflow_scripts.prompts import minhash
 from workflow_scripts.prompts.minhash import BandIndex, band_hashes, band_width, jaccard, runs, sketches
 from workflow_scripts.prompts.mix import Ref, Text
@@ -45,7 +45,7 @@ def test_two_sketches_share_about_as_much_as_the_texts() -> None:
     for _ in range(40):
         base = world.text(150)
         text, similarity = world.edited(base, 0.3, 0.9)
-        one, other = sketches([f"user: {base}", f"user: {text}"])
+        one, other = sketches([compared(base), compared(text)])
         errors.append(float((one == other).mean()) - similarity)
     assert abs(sum(errors) / len(errors)) < 0.02 and max(map(abs, errors)) < 0.17  # four standard deviations
 
@@ -90,8 +90,8 @@ def test_what_is_found_does_not_depend_on_batches_and_is_the_first() -> None:
     texts: list[Text] = []
     for _ in range(12):
         base = world.text(100)
-        texts += [Text(f"user: {base}", "")]
-        texts += [Text(f"user: {world.edited(base, 0.9, 0.99)[0]}", "") for _ in range(4)]
+        texts += [Text(compared(base), "")]
+        texts += [Text(compared(world.edited(base, 0.9, 0.99)[0]), "") for _ in range(4)]
     chance.shuffle(texts)
     results, firsts = found(texts, 1000)
     assert [found(texts, batch) for batch in (1, 7)] == [(results, firsts)] * 2
