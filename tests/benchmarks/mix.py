@@ -1,7 +1,7 @@
 """The mix at scale, and what near-dedupe finds: `python tests/benchmarks/mix.py [scale] [found]`.
 
-`scale`: shards of seventeen sources in a temporary folder (2 GB), of 250,000, 500,000 and 1,000,000 prompts with 2 KB of
-text each. Of it 60 % is the question; 5 % of the prompts repeat an earlier one, as it is or in capitals, and 5 % are
+`scale`: shards of seventeen sources in a temporary folder (2 GB), of 250,000 to 1,000,000 prompts with 2 KB of text
+each. Of it 60 % is the question; 5 % of the prompts repeat an earlier one, as it is or in capitals, and 5 % are
 near one. Each row of the table is one run of the manifest's job in a process of its own.
 `found`: recall and precision of near-dedupe on the made-up world of the tests.
 """

@@ -40,16 +40,15 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
     Raises PlainError with the account as a table if the sources hold fewer prompts than asked.
     """
     config = run.config
-    shards = Shards(run, filters_of(run))
+    shards, near = Shards(run, filters_of(run)), None
+    if config.prompts.dedupe.near:
+        from workflow_scripts.prompts.near import NearDuplicates, text_of
+
+        shards.text_of, near = text_of, NearDuplicates(config.prompts.dedupe.near)
     own = [shards.own(name) for name in config.sources]
     substitutes = [shards.substitutes(name) for name in config.sources]
     fill = [shards.fill(name, reading) for name, reading in config.prompts.fill.items()]
     takes = [source.take for source in config.sources.values()]
-    near = None
-    if config.prompts.dedupe.near is not False:
-        from workflow_scripts.prompts.near import NearDuplicates
-
-        near = NearDuplicates(config.prompts.dedupe.near)
     drawn, filled = draw(own, substitutes, takes, config.prompts.total, fill, near)
     accounted = account(run, shards, drawn, filled)
     if accounted["short"] and not config.prompts.allow_short:
