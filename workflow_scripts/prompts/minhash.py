@@ -40,7 +40,10 @@ def _hashed(text: str) -> Hashes:
 
 def runs(text: str) -> Hashes:
     """The set of a text's runs of five characters, as sorted hashes; empty for an empty text."""
-    return np.unique(_hashed(text)) if text else np.empty(0, np.uint64)
+    if not text:
+        return np.empty(0, np.uint64)
+    hashes = np.sort(_hashed(text))
+    return hashes[np.append(True, hashes[1:] != hashes[:-1])]
 
 
 def jaccard(one: Hashes, other: Hashes) -> float:
