@@ -42,8 +42,9 @@ def runs(text: str) -> Hashes:
     """The set of a text's runs of five characters, as sorted hashes; empty for an empty text."""
     if not text:
         return np.empty(0, np.uint64)
-    hashes = np.sort(_hashed(text))
-    return hashes[np.append(True, hashes[1:] != hashes[:-1])]
+    hashes: Hashes = np.sort(_hashed(text))
+    first: NDArray[np.bool_] = np.append(True, hashes[1:] != hashes[:-1])
+    return hashes[first]
 
 
 def jaccard(one: Hashes, other: Hashes) -> float:
