@@ -73,7 +73,7 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
     accounted["split"] = {
         "eval": config.prompts.eval,
         "prompts": {name: counts[name] for name in ("train", "eval")},
-        "note": "by first_id alone: the eval sets of smaller fractions are part of those of larger ones",
+        "note": "by first_id, in clusters of near-duplicates that of the first; smaller shares are part of it",
     }
     return manifest, _dropped(shards, (drop for result in results for drop in result.drops)), accounted
 
