@@ -53,6 +53,11 @@ class Run:
         return self.folder / "manifest.json"
 
     @property
+    def dropped(self) -> Path:
+        """Every prompt that was drawn and not taken, with the reason."""
+        return self.folder / "dropped.parquet"
+
+    @property
     def summary(self) -> Path:
         return self.folder / "summary.json"
 

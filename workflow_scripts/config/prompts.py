@@ -1,6 +1,6 @@
 """`prompts` and `chunks`: from the sources' shards to the manifest, and how it is cut."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,6 +12,9 @@ class Dedupe(Section):
     """What counts as the same prompt."""
 
     exact: bool = Field(True, description="drop prompts whose text repeats an earlier one (case and spacing aside)")
+    near: Annotated[float, Field(gt=0, le=1, strict=True)] | Literal[False] = Field(
+        False, description="drop prompts whose text is as similar as this to an earlier one: a Jaccard threshold"
+    )
 
 
 class Prompts(Section):
@@ -25,6 +28,7 @@ class Prompts(Section):
     )
     allow_short: bool = Field(False, description="go on where the sources hold fewer prompts than asked")
     dedupe: Dedupe = Field(default_factory=Dedupe)
+    eval: float = Field(0.0, ge=0, le=0.5, description="share of the prompts set apart for evaluation, by their ids")
     seed: Seed = Field(0, description="decides which rows are drawn, and their order")
 
     @model_validator(mode="after")

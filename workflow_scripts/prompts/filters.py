@@ -4,6 +4,8 @@ from typing import NamedTuple, Protocol
 
 import polars as pl
 
+from workflow_scripts.run import Run
+
 
 class Hit(NamedTuple):
     """Why a candidate is dropped: `repeats` names what it meets (a prompt's id, FILE:ROW), `detail` shows it."""
@@ -22,3 +24,8 @@ class Filter(Protocol):
 
         What is dropped depends on the candidate alone, never on the others in the batch.
         """
+
+
+def filters_of(run: Run) -> list[Filter]:
+    """The filters that a run asks for, in the order in which they look."""
+    return []

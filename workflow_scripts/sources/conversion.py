@@ -1,6 +1,6 @@
 """Rows to prompts, a batch at a time; nothing here depends on the rows of other batches."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
@@ -16,7 +16,20 @@ if TYPE_CHECKING:
     from workflow_scripts.config import Scalar, Shape
 
 
-# One prompt of a source: the columns of a shard but its number there.
+class ShardRow(NamedTuple):
+    """One prompt: a row of SCHEMA."""
+
+    first_id: str
+    all_id: str
+    source_id: str
+    source_row: int
+    messages: str
+    tools: str | None
+    meta: str
+    dedupe_key: str
+
+
+# The columns of a shard but a prompt's number there.
 SCHEMA = pa.schema(
     [
         pa.field("first_id", pa.string(), nullable=False),
@@ -29,7 +42,13 @@ SCHEMA = pa.schema(
         pa.field("dedupe_key", pa.string(), nullable=False),
     ]
 )
-Prompt = tuple[str, str, str, int, str, str | None, str, str]  # a row of SCHEMA
+
+
+def batch_of(rows: Sequence[ShardRow]) -> pa.RecordBatch:
+    """The rows as Arrow's, of SCHEMA."""
+    columns = zip(*rows, strict=True) if rows else ((),) * len(SCHEMA)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
 class Converted(NamedTuple):
@@ -52,7 +71,7 @@ class Conversion(NamedTuple):
 
     def convert(self, rows: Iterable[SourceRow], seen: int = 0) -> Converted:
         """Make each row a prompt or a reject; `seen` rows were read before."""
-        prompts: list[Prompt] = []
+        prompts: list[ShardRow] = []
         refused: list[tuple[str, Reject]] = []
         tally, unseen = Tally(), set(self.watched)
         read = shapes.converter(self.shape, self.names)
@@ -73,9 +92,7 @@ class Conversion(NamedTuple):
             except rejects.Rejected as why:
                 refused.append((why.kind, _reject(why, source_row)))
                 tally.reject(why)
-        columns = zip(*prompts, strict=True) if prompts else ((),) * len(SCHEMA)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
-        return Converted(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA), refused, tally, unseen)
+        return Converted(batch_of(prompts), refused, tally, unseen)
 
     def _check_where(self, row: Row) -> None:
         for name, wanted in self.where.items():
@@ -83,12 +100,12 @@ class Conversion(NamedTuple):
             if not any(_same(value, one) for one in (wanted if isinstance(wanted, list) else [wanted])):
                 raise rejects.Rejected(rejects.FILTERED, f"{name} is {value!r}"[: rejects.DETAIL_CHARACTERS])
 
-    def _prompt(self, source_row: SourceRow, row: Row, conversation: shapes.Conversation, tally: Tally) -> Prompt:
+    def _prompt(self, source_row: SourceRow, row: Row, conversation: shapes.Conversation, tally: Tally) -> ShardRow:
         messages, tools = conversation.messages, conversation.tools
         own_id = shapes.row_id(row, self.names["id"])
         ids = prompt_ids.identify(messages, tools)
         tally.prompt(row, ids.characters, conversation)
-        return (
+        return ShardRow(
             ids.first_id,
             ids.all_id,
             f"{source_row.file}:{source_row.number}" if own_id is None else own_id,
