@@ -28,6 +28,7 @@ try:
     PLAN = start.open_plan(
         config, workflow.config_settings.configfiles, workflow.basedir
     )
+    PLAN = PLAN.with_redrive("redrive" in sys.argv)
     LEASES, NOTE = lease_count(PLAN.config, workflow.cores)
     start.announce(PLAN, NOTE, sys.argv[1:], dry_run=workflow.output_settings.dryrun)
 except PlainError as error:
@@ -67,7 +68,8 @@ onerror:
 
 wildcard_constraints:
     chunk=r"\d{5}",
-    batch=r"\d{4}",
+    redrive=r"r[1-9]\d*",
+    batch=r"\d{4}|r[1-9]\d*",
     source=r"[a-z0-9][a-z0-9_]*",
 
 
@@ -93,3 +95,9 @@ rule all:
         f"{RUN}/summary.json",
     message:
         "All is there"
+
+
+rule redrive:
+    """Everything, with one more try for what failed for good."""
+    input:
+        rules.all.input,

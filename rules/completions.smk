@@ -35,8 +35,34 @@ rule chunk:
         "exec python -m workflow_scripts.completions.generate {output.sidecar:q} 2> {log:q}"
 
 
-rule completions:
-    """Target: every chunk of completions."""
+rule redriven:
+    """Ask what failed for good once more, as one more chunk."""
     input:
-        expand(f"{RUN}/completions/{{chunk}}.json", chunk=CHUNKS),
+        ancient(expand(f"{RUN}/completions/{{chunk}}.json", chunk=CHUNKS)),
+        lambda wildcards: [
+            ancient(str(PLAN.run.sidecar(before)))
+            for before in PLAN.run.redrives_before(wildcards.redrive)
+        ],
+    output:
+        completions=f"{RUN}/completions/{{redrive}}.jsonl.zst",
+        failures=f"{RUN}/completions/{{redrive}}.failures.jsonl.zst",
+        sidecar=f"{RUN}/completions/{{redrive}}.json",
+    log:
+        f"{RUN}/logs/completions/{{redrive}}.log",
+    retries: 2
+    conda:
+        "../envs/pipeline.yaml"
+    threads: 0
+    resources:
+        lease=1,
+    message:
+        "Redrive {wildcards.redrive}"
+    shell:
+        "exec python -m workflow_scripts.completions.generate {output.sidecar:q} 2> {log:q}"
+
+
+rule completions:
+    """Target: every chunk of completions, and every redrive."""
+    input:
+        expand(f"{RUN}/completions/{{chunk}}.json", chunk=CHUNKS + PLAN.redrives),
         PLAN.lost_chunk_files(),

@@ -1,7 +1,8 @@
 """Completions become token-exact training shards.
 
-In:   every chunk of completions.
-Out:  RUN/training/HASH/training.json, which names the Parquet shards beside it; HASH is of the config's `training`.
+In:   every chunk of completions, and every redrive.
+Out:  RUN/training/HASH/training.json, which names the Parquet shards beside it; HASH is of the config's `training`
+      and of the redrives.
 """
 
 TRAINING = f"{RUN}/training/{PLAN.training_hash}"
@@ -11,7 +12,7 @@ LOST_SHARDS = PLAN.lost_shards()
 rule export:
     """Write input_ids and loss_mask of every turn that is kept."""
     input:
-        expand(f"{RUN}/completions/{{chunk}}.json", chunk=CHUNKS),
+        expand(f"{RUN}/completions/{{chunk}}.json", chunk=CHUNKS + PLAN.redrives),
     output:
         index=f"{TRAINING}/training.json",
         lost=LOST_SHARDS,

@@ -1,6 +1,7 @@
 """What a run and a shard *are*: hashes of everything that decides their content, and of nothing else."""
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,9 +136,10 @@ def run_name(identity: dict[str, Any]) -> str:
     return f"{identity['name']}-{digest(identity, 8)}"
 
 
-def training_hash(config: Config) -> str:
-    """The HASH of training/HASH."""
-    return digest(config.training.model_dump(exclude_defaults=True), 8)
+def training_hash(config: Config, redrives: Sequence[str] = ()) -> str:
+    """The HASH of training/HASH: the export of another redrive is another one."""
+    what = config.training.model_dump(exclude_defaults=True)
+    return digest([what, *redrives] if redrives else what, 8)
 
 
 def publish_hash(config: Config) -> str:

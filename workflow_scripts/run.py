@@ -1,5 +1,6 @@
 """A run's folder: the path of every file in it, and the config that it runs with."""
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,9 +9,14 @@ from workflow_scripts import config
 from workflow_scripts.errors import PlainError
 
 
+def is_redrive(chunk: str) -> bool:
+    """Whether a chunk's name is that of a redrive, see completions/redrive.py."""
+    return re.fullmatch(r"r[1-9]\d*", chunk) is not None
+
+
 @dataclass(frozen=True)
 class Run:
-    """results/RUN. Paths of chunks take the chunk's five digits."""
+    """results/RUN. Paths of chunks take the chunk's five digits, or a redrive's name."""
 
     folder: Path
     planned: config.Config | None = None  # at parse time, when there is no run.yaml yet
@@ -69,6 +75,15 @@ class Run:
     def chunks(self) -> list[str]:
         """The chunks' names, five digits each."""
         return [f"{number:05d}" for number in range(self.config.chunk_count())]
+
+    def redrives(self) -> list[str]:
+        """The finished redrives: r1, r2, ..."""
+        found = [path.stem for path in (self.folder / "completions").glob("r*.json") if is_redrive(path.stem)]
+        return sorted(found, key=lambda name: int(name[1:]))
+
+    def redrives_before(self, name: str) -> list[str]:
+        """The redrives that came before `name`."""
+        return [f"r{number}" for number in range(1, int(name[1:]))]
 
     def source(self, name: str) -> Path:
         return self.folder / "sources" / f"{name}.json"

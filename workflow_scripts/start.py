@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -33,13 +33,19 @@ class Plan:
     run: Run
     identity: dict[str, Any]
     sources: dict[str, dict[str, Any]]  # as in lock.json: {NAME: {"shard": "sources/NAME-HASH", "files": [...]}}
+    redrive: str | None = None  # the one that is asked for
 
     @property
     def batches(self) -> dict[str, list[str]]:
-        """The publishing jobs of the chunks, `{batch: its chunks}`; none without a store."""
+        """The publishing jobs, `{batch: its chunks}`; a redrive has one of its own. None without a store."""
         chunks = self.run.chunks()
-        names = batch_names(len(chunks)) if self.config.publish.store != "none" else []
+        names = [*batch_names(len(chunks)), *self.redrives] if self.config.publish.store != "none" else []
         return {name: batch_chunks(name, chunks) for name in names}
+
+    @property
+    def redrives(self) -> list[str]:
+        """The redrives that the run's account counts: those that are finished, and the one that is asked for."""
+        return [*self.run.redrives(), *([self.redrive] if self.redrive else [])]
 
     def lost_chunk_files(self) -> list[str]:
         """Data files of chunks that are gone while their sidecars are there: named as a target, they are made again."""
@@ -52,6 +58,21 @@ class Plan:
             for path in (self.run.completions(chunk), self.run.failures(chunk))
             if path.name not in there
         ]
+
+    def with_redrive(self, asked: bool) -> "Plan":
+        """The plan with one more redrive, if that is `asked` for. PlainError if there is nothing to ask again."""
+        if not asked:
+            return self
+        if left := [chunk for chunk in self.run.chunks() if not self.run.sidecar(chunk).exists()]:
+            raise PlainError(
+                f"{len(left)} of {len(self.run.chunks())} chunks are not finished: say the line without `redrive` "
+                f"first; open failures are asked again by that too"
+            )
+        from workflow_scripts.completions.redrive import standing_failures  # rarely needed, and slow to import
+
+        if not standing_failures(self.run, self.run.redrives()):
+            raise PlainError("no prompt has failed: there is nothing to ask again")
+        return replace(self, redrive=f"r{len(self.run.redrives()) + 1}")
 
     def lost_shards(self) -> list[str]:
         """Training shards that their index names and that are gone: named as a target, they are exported again."""
@@ -80,7 +101,7 @@ class Plan:
 
     @property
     def training_hash(self) -> str:
-        return identity.training_hash(self.config)
+        return identity.training_hash(self.config, self.redrives)
 
     @property
     def publish_hash(self) -> str:

@@ -33,6 +33,13 @@ def audit_run(run: Run, by_standin: bool) -> None:
         made, failed = _audit_chunk(run, chunk, owed)
         completions += made
         failures += failed
+    for name in run.redrives():
+        made, failed = _audit_chunk(run, name, [(row["prompt_id"], row["sample"]) for row in failures])
+        assert {(row["prompt_id"], row["sample"]) for row in made + failed} == {
+            (row["prompt_id"], row["sample"]) for row in failures
+        }
+        completions += made
+        failures = failed
     for row in completions if by_standin else []:
         _audit_answer(row)
     summary = files.read_json(run.summary)
@@ -87,7 +94,7 @@ def _audit_training(run: Run, completions: list[Any]) -> None:
         mask = ([0] * len(prompt) + [1] * len(response))[: training.max_tokens]
         if turn["class"] in training.keep and sum(mask) >= training.min_supervised_tokens:
             expected[row["prompt_id"], row["sample"]] = (ids, mask)
-    index = run.folder / "training" / identity.training_hash(run.config) / "training.json"
+    index = run.folder / "training" / identity.training_hash(run.config, run.redrives()) / "training.json"
     rows: list[Any] = []
     for entry in files.read_json(index)["files"]:
         path = index.parent / entry["path"]

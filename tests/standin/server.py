@@ -9,6 +9,7 @@ token. Faults are switched on by STANDIN_FAULTS, a JSON object, at the start, an
     die_on          words: the process exits when a prompt holds one of them
     hold_after      requests that are answered; later ones wait for ever
     hold_on         a word: prompts that hold it wait until they are aborted
+    refuse_on       words: prompts that hold one of them get a 400
     slow_on         {word: seconds that a reply takes to prompts that hold it}
     say, said_on    a text that is said instead, to prompts that hold the word
 
@@ -169,6 +170,8 @@ class Standin:
         self.running[body["rid"]] = time.monotonic()
         if self.faults.get("delay"):
             await asyncio.sleep(self.faults["delay"])
+        if any(word in text for word in self.faults.get("refuse_on", [])):
+            return web.json_response({"object": "error", "message": "the template refuses it"}, status=400)
         for word, seconds in self.faults.get("slow_on", {}).items():
             if word in text:
                 await asyncio.sleep(seconds)

@@ -1,9 +1,13 @@
-"""A chunk of prompts becomes a chunk of completions, answered by a leased server, resumed from its journal."""
+"""A chunk of prompts becomes a chunk of completions, answered by a leased server, resumed from its journal.
+
+A redrive (redrive.py) is one more chunk.
+"""
 
 import argparse
 from pathlib import Path
 
 from workflow_scripts import files
+from workflow_scripts.completions import redrive
 from workflow_scripts.completions.finish import ChunkJournal, expected_keys, finish
 from workflow_scripts.completions.work import Work
 from workflow_scripts.errors import PlainError
@@ -11,7 +15,7 @@ from workflow_scripts.files import Journal, Locked
 from workflow_scripts.jobs import run_job, say, timed
 from workflow_scripts.publishing.restore import restore_chunk
 from workflow_scripts.records import Prompt
-from workflow_scripts.run import Run
+from workflow_scripts.run import Run, is_redrive
 
 
 def generate(run: Run, chunk: str) -> None:
@@ -24,7 +28,7 @@ def generate(run: Run, chunk: str) -> None:
         return
     path = prompts_file(run, chunk)
     prompts: list[Prompt] = list(files.read_jsonl_zst(path))
-    keys = expected_keys(prompts, run.config.sampling.n)
+    keys = redrive.owed(run, chunk) if is_redrive(chunk) else expected_keys(prompts, run.config.sampling.n)
     try:
         with Journal(run.journal(chunk)) as file:
             journal = ChunkJournal(file, files.sha256_file(path), keys)
@@ -39,8 +43,10 @@ def generate(run: Run, chunk: str) -> None:
 
 
 def prompts_file(run: Run, chunk: str) -> Path:
-    """A chunk's prompts file, made again from the manifest if it is gone."""
+    """A chunk's prompts file, made again from the manifest if it is gone; of a redrive, from what failed."""
     path = run.prompts(chunk)
+    if is_redrive(chunk):
+        return redrive.write_prompts(run, chunk)
     if not path.exists():
         from workflow_scripts.prompts.split import write_chunks  # polars takes a while to import, and is rarely needed
 

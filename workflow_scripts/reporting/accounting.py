@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from workflow_scripts import files
+from workflow_scripts.completions import redrive
 from workflow_scripts.completions.fingerprint import require_same
-from workflow_scripts.completions.finish import keys_sha256
+from workflow_scripts.completions.finish import Key, keys_sha256
 from workflow_scripts.errors import PlainError
 from workflow_scripts.prompts import manifest_file
 from workflow_scripts.records import Sidecar
-from workflow_scripts.run import Run
+from workflow_scripts.run import Run, is_redrive
 
 
 class Audit:
@@ -33,14 +34,12 @@ class Audit:
         sidecar: Sidecar = files.read_json(
             run.sidecar(chunk), "completions", "failures", "prompts_sha256", "keys_sha256"
         )
-        samples = run.config.sampling.n
-        ids = self._ids.get(int(chunk), [])
-        expected = keys_sha256((prompt_id, sample) for prompt_id in ids for sample in range(samples))
+        expected = self._owed(chunk)
         rows = sidecar["completions"]["rows"] + sidecar["failures"]["rows"]
-        if sidecar["keys_sha256"] != expected or rows != len(ids) * samples:
+        if sidecar["keys_sha256"] != keys_sha256(expected) or rows != len(expected):
             raise PlainError(
-                f"{run.sidecar(chunk)}: its {rows} answers are not those of the {len(ids)} prompts that the manifest "
-                f"gives chunk {chunk}; delete the chunk's files to make it again"
+                f"{run.sidecar(chunk)}: its {rows} answers are not those that chunk {chunk} owes by the manifest "
+                f"({len(expected)}); delete the chunk's files to make it again"
             )
         check_file(run.completions(chunk), sidecar["completions"])
         check_file(run.failures(chunk), sidecar["failures"])
@@ -52,9 +51,15 @@ class Audit:
             )
         return sidecar
 
+    def _owed(self, chunk: str) -> list[Key]:
+        if is_redrive(chunk):
+            return redrive.owed(self.run, chunk)
+        samples = range(self.run.config.sampling.n)
+        return [(prompt_id, sample) for prompt_id in self._ids.get(int(chunk), []) for sample in samples]
+
     def all(self) -> list[Sidecar]:
-        """Every chunk's sidecar, all of one content fingerprint."""
-        sidecars = [self.chunk(chunk) for chunk in self.run.chunks()]
+        """The sidecar of every chunk and redrive, all of one content fingerprint."""
+        sidecars = [self.chunk(chunk) for chunk in [*self.run.chunks(), *self.run.redrives()]]
         made = [sidecar for sidecar in sidecars if sidecar["fingerprint"]["content"]]
         for sidecar in made[1:]:
             require_same(

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from workflow_scripts import files
+from workflow_scripts.completions.redrive import standing_failures
 from workflow_scripts.jobs import run_job, timed
 from workflow_scripts.reporting.accounting import Audit, check_file
 from workflow_scripts.run import Run
@@ -17,10 +18,10 @@ def summarize(run: Run, receipts: list[Path], training: Path) -> dict[str, Any]:
     """The numbers of summary.json. Raises PlainError unless prompts = completions + failures, by id."""
     audit = Audit(run)
     sidecars = audit.all()
-    classes, failure_classes = Counter[str](), Counter[str]()
+    failures = standing_failures(run, run.redrives())
+    classes = Counter[str]()
     for sidecar in sidecars:
         classes.update(sidecar["classes"])
-        failure_classes.update(sidecar["failure_classes"])
     seconds = stage_seconds(run.folder / "timings.jsonl")
     output_tokens = sum(sidecar["output_tokens"] for sidecar in sidecars)
     index = files.read_json(training, "files", "rows", "supervised_tokens", "dropped")
@@ -32,8 +33,9 @@ def summarize(run: Run, receipts: list[Path], training: Path) -> dict[str, Any]:
         "prompts": audit.prompts(),
         "samples": run.config.sampling.n,
         "completions": sum(sidecar["completions"]["rows"] for sidecar in sidecars),
-        "failures": sum(sidecar["failures"]["rows"] for sidecar in sidecars),
-        "failure_classes": dict(sorted(failure_classes.items())),
+        "failures": len(failures),
+        "failure_classes": dict(sorted(Counter(row["class"] for row in failures.values()).items())),
+        "redrives": len(run.redrives()),
         "classes": dict(sorted(classes.items())),
         "alarms": alarms(run.folder / "alarms.jsonl"),
         "prompt_tokens": sum(sidecar["prompt_tokens"] for sidecar in sidecars),

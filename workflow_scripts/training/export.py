@@ -155,7 +155,7 @@ def export(run: Run, folder: Path) -> dict[str, Any]:
     dropped = Counter[str]()
     apart = _set_apart(run)
     with _Shards(folder, "train") as train, _Shards(folder, "eval") as evaluation:
-        for chunk in run.chunks():
+        for chunk in [*run.chunks(), *run.redrives()]:
             for completion in files.read_jsonl_zst(run.completions(chunk)):
                 shards = evaluation if completion["prompt_id"] in apart else train
                 for row in training_rows(completion, run.config.training, dropped):

@@ -1,0 +1,47 @@
+"""What failed for good is asked once more, into files of its own."""
+
+import json
+
+from tests.standin.project import Project
+from workflow_scripts import files
+
+
+def failing(*words: str) -> str:
+    return json.dumps({"refuse_on": list(words)})
+
+
+def test_failures_are_asked_again_and_nothing_else(prepared: Project) -> None:
+    prepared.config["sampling"]["n"] = 2
+    prepared.finish(STANDIN_FAULTS=failing("Question 1?", "Chat 5?", "Chat 7?"))
+    folder = prepared.made.folder
+    first = prepared.tree(folder / "completions")
+    summary = files.read_json(prepared.made.summary)
+    assert (summary["completions"], summary["failures"], summary["failure_classes"]) == (42, 6, {"refused": 6})
+    asked = len(prepared.requests())
+
+    result = prepared.finish("redrive", STANDIN_FAULTS=failing("Chat 7?"))
+    assert result.jobs[0] == "Redrive r1", result.output
+    assert sorted(prepared.requests()[asked:]) == sorted(2 * ["Question 1?", "Chat 5?", "Chat 7?"])
+    again = prepared.tree(folder / "completions")
+    assert {name: again[name] for name in first} == first  # finished files never change
+    assert set(again) - set(first) == {"r1.json", "r1.jsonl.zst", "r1.failures.jsonl.zst"}
+    summary = files.read_json(prepared.made.summary)
+    assert (summary["completions"], summary["failures"], summary["redrives"]) == (46, 2, 1)
+    assert summary["training_rows"] == 46
+
+    asked = len(prepared.requests())
+    assert prepared.run().code == 0 and len(prepared.requests()) == asked
+    prepared.finish("redrive")
+    assert prepared.requests()[asked:] == ["Chat 7?", "Chat 7?"]
+    summary = files.read_json(prepared.made.summary)
+    assert (summary["completions"], summary["failures"], summary["redrives"]) == (48, 0, 2)
+
+    result = prepared.run("redrive")
+    assert result.code != 0 and "no prompt has failed: there is nothing to ask again" in result.output
+    assert "Traceback" not in result.output
+
+
+def test_a_redrive_of_an_unfinished_run_is_refused(prepared: Project) -> None:
+    result = prepared.run("redrive")
+    assert result.code != 0 and "3 of 3 chunks are not finished: say the line without `redrive` first" in result.output
+    assert prepared.requests() == []
