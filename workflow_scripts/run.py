@@ -53,6 +53,10 @@ class Run:
         return self.folder / "manifest.json"
 
     @property
+    def estimate(self) -> Path:
+        return self.folder / "estimate.json"
+
+    @property
     def summary(self) -> Path:
         return self.folder / "summary.json"
 
