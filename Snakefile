@@ -5,7 +5,7 @@ The path scheme. RUN is the config's name and a hash of everything that decides 
     results/sources/SOURCE-HASH/        a source's normalized shard, shared by runs
     results/RUN/setup/                  stamps: servers' environment, target model
     results/RUN/sources/SOURCE.json     which shard the run uses
-    results/RUN/manifest.parquet        every prompt, its chunk and place
+    results/RUN/manifest.parquet        every prompt, its chunk and place; dropped.parquet: those not taken
     results/RUN/prompts/CHUNK...        chunks of prompts; split.json names them all
     results/RUN/completions/CHUNK...    chunks of completions, failures, sidecars
     results/RUN/training/HASH/          token-exact shards; training.json names them
@@ -86,6 +86,7 @@ rule all:
     input:
         f"{RUN}/manifest.parquet",
         f"{RUN}/manifest.json",
+        f"{RUN}/dropped.parquet",
         rules.completions.input,
         rules.training.input,
         rules.publish.input,

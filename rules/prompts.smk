@@ -1,8 +1,9 @@
 """Shards become the prompt manifest, and the manifest becomes chunks of prompts.
 
 In:   RUN/sources/SOURCE.json of every source, ancient(): a manifest is frozen once it is made, and so are its chunks.
-Out:  RUN/manifest.parquet, RUN/manifest.json, and RUN/prompts/split.json. The chunks' own files are not declared:
-      one flag keeps planning fast, and a chunk job that finds its file gone makes it again from the manifest.
+Out:  RUN/manifest.parquet, RUN/manifest.json, RUN/dropped.parquet, and RUN/prompts/split.json. The chunks' own files
+      are not declared: one flag keeps planning fast, and a chunk job that finds its file gone makes it again from the
+      manifest.
       The target `prompts` adds RUN/estimate.json, which no other rule takes.
 """
 
@@ -14,6 +15,7 @@ rule manifest:
     output:
         manifest=f"{RUN}/manifest.parquet",
         account=f"{RUN}/manifest.json",
+        dropped=f"{RUN}/dropped.parquet",
     log:
         f"{RUN}/logs/manifest.log",
     conda:

@@ -57,6 +57,11 @@ class Run:
         return self.folder / "estimate.json"
 
     @property
+    def dropped(self) -> Path:
+        """Every prompt that was drawn and not taken, with the reason."""
+        return self.folder / "dropped.parquet"
+
+    @property
     def summary(self) -> Path:
         return self.folder / "summary.json"
 

@@ -1,13 +1,25 @@
 """The mix's arithmetic: quotas, order, determinism, and the total met whenever it can be."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_scripts.prompts.mix import Candidate, Ref, Take, draw, order_key, quotas, spread
+from workflow_scripts.prompts.mix import (
+    DUPLICATE,
+    NEAR_DUPLICATE,
+    Candidate,
+    Drop,
+    Ref,
+    Text,
+    draw,
+    order_key,
+    quotas,
+    spread,
+)
 
 TAKES = st.lists(st.integers(1, 50) | st.just("all"), min_size=1, max_size=5)
 
@@ -28,40 +40,98 @@ def test_quotas_add_up_and_none_exceeds_its_take(takes: list[int], total: int) -
 
 
 def candidates(shard: str, keys: Iterable[str]) -> list[Candidate]:
-    """Candidates with one key each."""
-    return [(Ref(shard, row), (key,)) for row, key in enumerate(keys)]
+    return [Candidate(Ref(shard, row), key) for row, key in enumerate(keys)]
 
 
 NONE: list[list[Candidate]] = [[], []]  # two sources' substitutes
 KEYS = st.lists(st.integers(0, 60).map(str), max_size=40)
 
 
-@given(takes=TAKES, total=st.none() | st.integers(1, 120), fills=st.lists(KEYS, max_size=2), data=st.data())
-def test_a_draw(takes: list[Take], total: int | None, fills: list[list[str]], data: st.DataObject) -> None:
-    keys = [data.draw(KEYS) for _ in takes]
-    sources = [candidates(str(index), found) for index, found in enumerate(keys)]
-    fill = [candidates(f"fill {index}", found) for index, found in enumerate(fills)]
-    stand_ins = [candidates(f"for {index}", data.draw(KEYS)) for index in range(len(takes))]
-    drawn, filled = draw(sources, stand_ins, takes, total, fill)
-    assert draw(sources, stand_ins, takes, total, fill) == (drawn, filled)
-    by_ref = dict(candidate for source in [*sources, *stand_ins, *fill] for candidate in source)
-    taken = [by_ref[ref] for item in [*drawn, *filled] for ref in item.refs]
-    assert len(set(taken)) == len(taken)
-    for item, take, source, stand_in in zip(drawn, takes, sources, stand_ins, strict=True):
-        for shard in (source, stand_in):
-            of_shard = [ref for ref in item.refs if ref in dict(shard)]
-            assert of_shard == sorted(set(of_shard))
-        assert len(item.refs) + item.duplicates <= len(source) + len(stand_in)
+class Neighbours:
+    """Takes whole numbers for near that differ by one, as a stand-in for texts."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[int, Ref]] = []
+        self.batch: Sequence[Text] = ()
+
+    def begin(self, batch: Sequence[Text]) -> None:
+        self.batch = batch
+
+    def place(self, index: int, ref: Ref) -> tuple[Ref, float] | None:
+        number = int(self.batch[index].turns)
+        for other, first in self.taken:
+            if abs(other - number) == 1:
+                return first, 0.5
+        self.taken.append((number, ref))
+        return None
+
+
+@st.composite
+def mixes(draw_: st.DrawFn) -> dict[str, Any]:
+    """The arguments of a draw: of the candidates some are dropped by a filter."""
+    takes = draw_(TAKES)
+
+    def shard(name: str) -> list[Candidate]:
+        found = []
+        for row, (key, filtered) in enumerate(
+            draw_(st.lists(st.tuples(st.integers(0, 60), st.booleans()), max_size=40))
+        ):
+            ref = Ref(name, row)
+            drop = Drop(ref, "excluded", "an earlier run", "") if filtered and key % 3 == 0 else None
+            found.append(Candidate(ref, str(key), Text(str(key), ""), drop))
+        return found
+
+    return {
+        "sources": [shard(str(index)) for index in range(len(takes))],
+        "substitutes": [shard(f"for {index}") for index in range(len(takes))],
+        "takes": takes,
+        "total": draw_(st.none() | st.integers(1, 120)),
+        "fill": [shard(f"fill {index}") for index in range(draw_(st.integers(0, 2)))],
+    }
+
+
+@given(mix=mixes(), near=st.booleans())
+def test_every_candidate_is_taken_dropped_with_its_reason_or_not_reached(mix: dict[str, Any], near: bool) -> None:
+    drawn, filled = draw(**mix, near=Neighbours() if near else None)
+    assert draw(**mix, near=Neighbours() if near else None) == (drawn, filled)
+    shards = [*mix["sources"], *mix["substitutes"], *mix["fill"]]
+    candidates = {each.ref: each for shard in shards for each in shard}
+    taken = [ref for item in [*drawn, *filled] for ref in item.refs]
+    drops = [drop for item in [*drawn, *filled] for drop in item.drops]
+    reached = Counter([*taken, *(drop.ref for drop in drops)])
+    assert set(reached.values()) <= {1}
+    for shard in shards:  # from the first on, none passed over
+        assert {each.ref for each in shard if each.ref in reached} == {
+            each.ref for each in shard[: sum(each.ref in reached for each in shard)]
+        }
+    for ref, reason, repeats, detail in drops:
+        if reason == "excluded":
+            assert candidates[ref].drop == Drop(ref, reason, repeats, detail)
+            continue
+        assert isinstance(repeats, Ref) and repeats in taken
+        key, other = candidates[ref].key, candidates[repeats].key
+        assert (key == other) if reason == DUPLICATE else (reason == NEAR_DUPLICATE and abs(int(key) - int(other)) == 1)
+    keys = [candidates[ref].key for ref in taken]
+    assert len(set(keys)) == len(keys) and not any(candidates[ref].drop for ref in taken)
+    assert not near or all(abs(int(one) - int(other)) != 1 for one in keys for other in keys)
+
+
+@given(mix=mixes(), near=st.booleans())
+def test_takes_and_total_are_met_whenever_they_can_be(mix: dict[str, Any], near: bool) -> None:
+    drawn, filled = draw(**mix, near=Neighbours() if near else None)
+    count = sum(len(item.refs) for item in [*drawn, *filled])
+    reached = {ref for item in [*drawn, *filled] for ref in [*item.refs, *(drop.ref for drop in item.drops)]}
+    total = mix["total"]
+    assert total is None or count <= total
+    full = total is not None and count == total
+    for item, take, own, stand_in in zip(drawn, mix["takes"], mix["sources"], mix["substitutes"], strict=True):
         assert take == "all" or len(item.refs) <= take
-    distinct = {key for shard in [*sources, *stand_ins] for _, found in shard for key in found}
+        # One that falls short has looked at all there is for it.
+        assert full or len(item.refs) == take or reached.issuperset(each.ref for each in [*own, *stand_in])
     if total is None:
-        assert [item.refs for item in filled] == [[] for _ in fill]
-        assert len(taken) == len(distinct) or any(take != "all" for take in takes)
-    elif fill or all(take == "all" for take in takes):
-        more = {key for found in fills for key in found}
-        assert min(total, len(more)) <= len(taken) <= total
-        if all(take == "all" for take in takes):
-            assert len(taken) == min(total, len(distinct | more))
+        assert not any(item.refs or item.drops for item in filled)
+    elif not full:
+        assert reached.issuperset(each.ref for shard in mix["fill"] for each in shard)
 
 
 def test_a_short_source_is_made_up_for_by_the_others_takes() -> None:
@@ -81,7 +151,7 @@ def test_a_source_that_stands_in_for_another_first_gives_what_it_is_asked_itself
 def test_only_a_taken_prompt_drops_another() -> None:
     drawn, _ = draw([candidates("a", "xy"), candidates("b", "yx")], NONE, [1, "all"], None)
     assert [[ref.row for ref in item.refs] for item in drawn] == [[0], [0]]
-    assert [item.duplicates for item in drawn] == [0, 1]
+    assert [item.drops for item in drawn] == [[], [Drop(Ref("b", 1), DUPLICATE, Ref("a", 0), "")]]
 
 
 def test_a_stand_in_is_asked_for_nothing_that_is_not_needed() -> None:
@@ -90,7 +160,7 @@ def test_a_stand_in_is_asked_for_nothing_that_is_not_needed() -> None:
     def stand_in(shard: str, count: int) -> Iterator[Candidate]:
         for row in range(count):
             asked.append(shard)
-            yield Ref(shard, row), (f"{shard} {row}",)
+            yield Candidate(Ref(shard, row), f"{shard} {row}")
 
     own = [candidates("a", "12"), candidates("b", "3456")]
     substitutes = [chain(stand_in("first", 2), stand_in("second", 9)), stand_in("third", 9)]

@@ -1,7 +1,7 @@
 """`prompts` and `chunks`: from the sources' shards to the manifest, and how it is cut."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -13,6 +13,9 @@ class Dedupe(Section):
     """What counts as the same prompt."""
 
     exact: bool = Field(True, description="drop prompts whose text repeats an earlier one (case and spacing aside)")
+    near: Annotated[float, Field(gt=0, le=1, strict=True)] | Literal[False] = Field(
+        False, description="drop prompts whose text is as similar as this to an earlier one: a Jaccard threshold"
+    )
 
 
 class Decontaminate(Section):
@@ -72,6 +75,7 @@ class Prompts(Section):
         default_factory=list,
         description="prompts not to take again: runs, folders, files, globs or s3:// prefixes of earlier ones",
     )
+    eval: float = Field(0.0, ge=0, le=0.5, description="share of the prompts set apart for evaluation, by their ids")
     seed: Seed = Field(0, description="decides which rows are drawn, and their order")
 
     @field_validator("decontaminate", mode="before")

@@ -1,19 +1,23 @@
 """The prompts that a mix draws from: each shard's in its seeded order, a stand-in's only once it is needed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import polars as pl
+import pyarrow.parquet as pq
 
 from workflow_scripts import files
 from workflow_scripts.config import Reading
 from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import say
-from workflow_scripts.prompts.mix import Candidate, Ref, order_key
+from workflow_scripts.prompts.filters import Filter, Hit
+from workflow_scripts.prompts.mix import AT_ONCE, Candidate, Drop, Ref, order_key
 from workflow_scripts.run import Run
 from workflow_scripts.sources.locking import Locked, lock_dataset
 from workflow_scripts.sources.normalize import ensure_shard
+
+BYTES_AT_ONCE = 400 << 20  # of rows that are read for the filters
 
 
 @dataclass
@@ -21,8 +25,10 @@ class Shards:
     """The shards of a run by name, with what was recorded of them; `stand_ins` are those of no source of the run's."""
 
     run: Run
+    filters: Sequence[Filter] = ()
     stand_ins: dict[str, Locked] = field(default_factory=dict)
     frames: dict[str, pl.DataFrame] = field(default_factory=dict)
+    paths: dict[str, Path] = field(default_factory=dict)
     _waiting: dict[str, Iterator[Candidate]] = field(default_factory=dict)
 
     def own(self, name: str) -> Iterator[Candidate]:
@@ -75,13 +81,61 @@ class Shards:
                 return
 
     def _of_shard(self, name: str, shard: Path) -> Iterator[Candidate]:
-        frame = pl.read_parquet(shard / "prompts.parquet", columns=["row", "first_id", "dedupe_key"], glob=False)
+        """The seeded order goes by the text, so that prompts of one text stand together, the lowest id first."""
+        path = self.paths[name] = shard / "prompts.parquet"
+        frame = pl.read_parquet(path, columns=["row", "first_id", "dedupe_key"], glob=False)
         seed = self.run.config.prompts.seed
-        order = pl.Series("order", [order_key(seed, first_id) for first_id in frame["first_id"]], dtype=pl.Binary)
-        self.frames[name] = frame.with_columns(order).sort("order", "row")
-        keys = ["first_id", "dedupe_key"] if self.run.config.prompts.dedupe.exact else ["first_id"]
-        rows = self.frames[name].select(keys).iter_rows()
-        return ((Ref(name, row), found) for row, found in enumerate(rows))
+        order = pl.Series("order", [order_key(seed, key) for key in frame["dedupe_key"]], dtype=pl.Binary)
+        self.frames[name] = frame.with_columns(order).sort("order", "first_id", "row")
+        keys = self.frames[name]["dedupe_key" if self.run.config.prompts.dedupe.exact else "first_id"]
+        if not self.filters and not self.run.config.prompts.dedupe.near:
+            return (Candidate(Ref(name, number), key) for number, key in enumerate(keys))
+        return self._looked_at(name, keys)
+
+    def _looked_at(self, name: str, keys: pl.Series) -> Iterator[Candidate]:
+        number = 0
+        for block in _blocks(self.paths[name], self.frames[name]["row"]):
+            dropped = _hits(self.filters, block)
+            texts = block["messages"], block["tools"]
+            for index, key in enumerate(keys[number : number + len(block)]):
+                ref = Ref(name, number + index)
+                if index in dropped:
+                    reason, hit = dropped[index]
+                    yield Candidate(ref, key, drop=Drop(ref, reason, hit.repeats, hit.detail))
+                elif self.run.config.prompts.dedupe.near:
+                    from workflow_scripts.prompts.near import text_of
+
+                    yield Candidate(ref, key, text_of(*(column[index] for column in texts)))
+                else:
+                    yield Candidate(ref, key)
+            number += len(block)
+
+
+def _blocks(path: Path, rows: pl.Series) -> Iterator[pl.DataFrame]:
+    """A shard's rows in the order of `rows`, 10,000 at a time.
+
+    They lie scattered over the file, so each reading of it takes twice as many as the last, as far as memory allows.
+    """
+    meta = pq.read_metadata(path)
+    size = sum(meta.row_group(group).total_byte_size for group in range(meta.num_row_groups))
+    most = max(AT_ONCE, BYTES_AT_ONCE * meta.num_rows // max(size, 1))
+    start, count = 0, AT_ONCE
+    while start < len(rows):
+        wanted = rows[start : start + count]
+        found = pl.scan_parquet(path, glob=False).filter(pl.col("row").is_in(wanted.implode())).collect()
+        read = wanted.to_frame().join(found, on="row", how="left", maintain_order="left")
+        for at in range(0, len(read), AT_ONCE):
+            yield read[at : at + AT_ONCE]
+        start, count = start + count, min(2 * count, most)
+
+
+def _hits(filters: Sequence[Filter], block: pl.DataFrame) -> dict[int, tuple[str, Hit]]:
+    """What the filters drop of a block, by index; each looks at what those before it left."""
+    dropped: dict[int, tuple[str, Hit]] = {}
+    for one in filters:
+        left = [index for index in range(len(block)) if index not in dropped]
+        dropped |= {left[index]: (one.reason, hit) for index, hit in one.check(block[left]).items()}
+    return dropped
 
 
 def source_shard(run: Run, name: str) -> Path:

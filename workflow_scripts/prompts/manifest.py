@@ -2,6 +2,7 @@
 
 import argparse
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,121 +11,130 @@ import polars as pl
 from workflow_scripts import files
 from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import run_job, say, timed
+from workflow_scripts.prompts.account import account, table
+from workflow_scripts.prompts.arrange import arrange, traits
 from workflow_scripts.prompts.candidates import Shards
-from workflow_scripts.prompts.mix import Drawn, draw, quotas, spread
+from workflow_scripts.prompts.filters import filters_of, tokens
+from workflow_scripts.prompts.mix import DUPLICATE, Drop, Ref, draw
 from workflow_scripts.run import Run
 
+DROPPED = pl.Schema(
+    {
+        "prompt_id": pl.String,
+        "source": pl.String,
+        "row": pl.Int64,
+        "reason": pl.String,
+        "repeats": pl.String,
+        "detail": pl.String,
+    }
+)
 
-def build(run: Run) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """The manifest (prompt_id, first_id, source, row, chunk, position, tokens) and its account of the mix.
 
-    `source` names the shard that the prompt is in, a stand-in's too, and `row` its row there; `tokens` is null where no
-    tokenizer counts them. Raises PlainError with the account as a table if the sources hold fewer prompts than asked.
+def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
+    """The manifest, the dropped prompts, and the account of the mix.
+
+    The manifest: prompt_id, first_id, source, row, chunk, position, tokens, split. `source` names the shard that the
+    prompt is in, a stand-in's too, and `row` its row there; `tokens` is null where no tokenizer counts them; `split` is
+    "train" or "eval". The dropped, in the order drawn: prompt_id, source, row, reason, repeats, detail; `repeats` is
+    the id of the taken prompt that a duplicate repeats, or what a filter names.
+    Raises PlainError with the account as a table if the sources hold fewer prompts than asked.
     """
     config = run.config
-    shards = Shards(run)
+    filters = filters_of(run)
+    shards = Shards(run, filters)
     own = [shards.own(name) for name in config.sources]
     substitutes = [shards.substitutes(name) for name in config.sources]
     fill = [shards.fill(name, reading) for name, reading in config.prompts.fill.items()]
     takes = [source.take for source in config.sources.values()]
-    drawn, filled = draw(own, substitutes, takes, config.prompts.total, fill)
+    near = None
+    if config.prompts.dedupe.near is not False:
+        from workflow_scripts.prompts.near import NearDuplicates
 
-    rows: dict[str, list[int]] = {}
-    for result in [*drawn, *filled]:
-        for ref in result.refs:
-            rows.setdefault(ref.shard, []).append(ref.row)
-    empty = pl.DataFrame(schema={"first_id": pl.String, "row": pl.Int64, "order": pl.Binary, "source": pl.String})
-    taken = pl.concat(
-        [empty]
-        + [
-            shards.frames[name][found].select("first_id", "row", "order", source=pl.lit(name))
-            for name, found in rows.items()
-        ]
-    ).sort("order")
-    sizes = spread(len(taken), config.chunk_count())
-    manifest = taken.select(
-        prompt_id=pl.col("first_id"),
-        first_id=pl.col("first_id"),
-        source=pl.col("source"),
-        row=pl.col("row").cast(pl.Int64),
-        chunk=pl.Series([chunk for chunk, size in enumerate(sizes) for _ in range(size)], dtype=pl.Int32),
-        position=pl.Series([place for size in sizes for place in range(size)], dtype=pl.Int32),
-        tokens=pl.lit(None, dtype=pl.Int32),
-    )
-    account = _account(run, shards, drawn, filled)
-    if account["short"] and not config.prompts.allow_short:
+        near = NearDuplicates(config.prompts.dedupe.near)
+    drawn, filled = draw(own, substitutes, takes, config.prompts.total, fill, near)
+    accounted = account(run, shards, drawn, filled)
+    if accounted["short"] and not config.prompts.allow_short:
         raise PlainError(
-            f"the sources hold {account['taken']} of the {account['asked']} prompts asked:\n{table(account)}\n"
+            f"the sources hold {accounted['taken']} of the {accounted['asked']} prompts asked:\n{table(accounted)}\n"
             f"Ask for less (take, prompts.total), add sources, or set prompts.allow_short: true"
         )
-    return manifest, account
 
-
-def _account(run: Run, shards: Shards, drawn: list[Drawn], filled: list[Drawn]) -> dict[str, Any]:
-    """manifest.json: for each source what was asked, found and taken, what stood in for it, and what filled up."""
-    config = run.config
-    takes = [source.take for source in config.sources.values()]
-    wanted = quotas(takes, config.prompts.total)
-    sources = []
-    for name, quota, result in zip(config.sources, wanted, drawn, strict=True):
-        found = files.read_json(run.source(name))
-        by_shard = Counter(ref.shard for ref in result.refs)
-        sources.append(
-            {
-                "source": name,
-                "asked": config.sources[name].take,
-                "quota": quota,
-                "unavailable": found.get("unavailable"),
-                "rows": found.get("rows", 0),
-                "rejected": found.get("rejects", {}),
-                "available": found.get("prompts", 0),
-                "duplicates": result.duplicates,
-                "own": by_shard.pop(name, 0),
-                "substituted": dict(by_shard),
-                "taken": len(result.refs),
-            }
-        )
-    filling = {name: len(result.refs) for name, result in zip(config.prompts.fill, filled, strict=True) if result.refs}
-    taken = sum(len(result.refs) for result in [*drawn, *filled])
-    # `all` asks for what there is, so only numeric quotas can be missed; a total can be missed by any mix.
-    asked = config.prompts.total
-    if asked is None:
-        asked = sum(len(r.refs) if quota == "all" else quota for quota, r in zip(wanted, drawn, strict=True))
-    return {
-        "run": run.name,
-        "asked": asked,
-        "taken": taken,
-        "short": taken < asked,
-        "sources": sources,
-        "filled": filling,
-        "stand_ins": shards.stand_ins,
+    results = [*drawn, *filled]
+    taken = _taken(shards, (ref for result in results for ref in result.refs), near.firsts() if near else {})
+    manifest = arrange(taken.sort("order", "first_id"), config.chunk_count()).select(
+        prompt_id="first_id",
+        first_id="first_id",
+        source="source",
+        row="row",
+        chunk="chunk",
+        position="position",
+        split=pl.when(_share("leader") < config.prompts.eval).then(pl.lit("eval")).otherwise(pl.lit("train")),
+    )
+    counted = pl.Series("tokens", tokens(filters, manifest), dtype=pl.Int32)
+    manifest = manifest.insert_column(manifest.columns.index("position") + 1, counted)
+    counts = Counter(manifest["split"])
+    accounted["split"] = {
+        "eval": config.prompts.eval,
+        "prompts": {name: counts[name] for name in ("train", "eval")},
+        "note": "by first_id alone: the eval sets of smaller fractions are part of those of larger ones",
     }
+    return manifest, _dropped(shards, (drop for result in results for drop in result.drops)), accounted
 
 
-def table(account: dict[str, Any]) -> str:
-    """The account as a plain table, a line a source and a line for each that stood in."""
-    lines = [f"{'source':<24} {'asked':>9} {'usable':>9} {'repeated':>9} {'taken':>9}"]
-    for row in account["sources"]:
-        lines.append(
-            f"{row['source']:<24} {row['asked']:>9} {row['available']:>9} {row['duplicates']:>9} {row['taken']:>9}"
+def _taken(shards: Shards, refs: Iterable[Ref], firsts: dict[Ref, Ref]) -> pl.DataFrame:
+    """The taken: first_id, row, order, source, prefix, answer, and `leader`, whose first_id the split goes by."""
+    rows: dict[str, list[int]] = {}
+    for ref in refs:
+        rows.setdefault(ref.shard, []).append(ref.row)
+    schema = {"first_id": pl.String, "row": pl.Int64, "order": pl.Binary, "source": pl.String}
+    parts = [pl.DataFrame(schema=schema | {"leader": pl.String, "prefix": pl.UInt64, "answer": pl.Int64})]
+    for name, found in rows.items():
+        part = shards.frames[name][found].select("first_id", "row", "order", source=pl.lit(name))
+        leaders = [_id(shards, firsts[ref]) if (ref := Ref(name, row)) in firsts else None for row in found]
+        leader = pl.Series("leader", leaders, dtype=pl.String).fill_null(part["first_id"])
+        parts.append(
+            pl.concat(
+                [part.with_columns(leader), traits(shards.paths[name], part["row"]).drop("row")], how="horizontal"
+            )
         )
-        if row["unavailable"]:
-            lines.append(f"  can't be read: {row['unavailable']['reason']}")
-        lines += [f"  {name + ' stands in':<52} {count:>9}" for name, count in row["substituted"].items()]
-    lines += [f"{name + ' fills up':<54} {count:>9}" for name, count in account["filled"].items()]
-    return "\n".join([*lines, f"{'all':<24} {account['asked']:>9} {'':>9} {'':>9} {account['taken']:>9}"])
+    return pl.concat(parts)
+
+
+def _share(first_id: str) -> pl.Expr:
+    """A prompt id's leading 52 bits as a number from 0 to 1: it is a sha256, so its bits are evenly spread already."""
+    return pl.col(first_id).str.slice(0, 13).str.to_integer(base=16) / 2**52
+
+
+def _id(shards: Shards, ref: Ref) -> str:
+    found: str = shards.frames[ref.shard]["first_id"][ref.row]
+    return found
+
+
+def _dropped(shards: Shards, drops: Iterable[Drop]) -> pl.DataFrame:
+    def rows() -> Iterator[tuple[object, ...]]:
+        for ref, reason, repeats, detail in drops:
+            prompt_id = _id(shards, ref)
+            other = _id(shards, repeats) if isinstance(repeats, Ref) else repeats
+            if reason == DUPLICATE:
+                detail = "the same prompt" if other == prompt_id else "the same but for case, spacing and Unicode form"
+            yield prompt_id, ref.shard, shards.frames[ref.shard]["row"][ref.row], reason, other, detail
+
+    return pl.DataFrame(list(rows()), schema=DROPPED, orient="row")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Draw the mix from the sources' shards into the prompt manifest.")
-    parser.add_argument("manifest", type=Path, help="results/RUN/manifest.parquet; manifest.json goes beside it")
+    parser.add_argument(
+        "manifest", type=Path, help="results/RUN/manifest.parquet; manifest.json and dropped.parquet go beside it"
+    )
     run = Run.holding(parser.parse_args().manifest)
     with timed(run.folder, "prompts"):
-        manifest, account = build(run)
-        files.write_json(run.manifest_json, account)
-        with files.atomic_path(run.manifest) as tmp:
-            manifest.write_parquet(tmp, compression="zstd", statistics=True)
-        say(table(account))
+        manifest, dropped, accounted = build(run)
+        files.write_json(run.manifest_json, accounted)
+        for path, frame in ((run.dropped, dropped), (run.manifest, manifest)):
+            with files.atomic_path(path) as tmp:
+                frame.write_parquet(tmp, compression="zstd", statistics=True)
+        say(table(accounted))
 
 
 if __name__ == "__main__":

@@ -3,9 +3,16 @@
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from itertools import islice
+from typing import Literal, NamedTuple, Protocol
 
 Take = int | Literal["all"]
+
+
+AT_ONCE = 10_000  # candidates that are asked for and compared together
+
+DUPLICATE = "duplicate"
+NEAR_DUPLICATE = "near_duplicate"
 
 
 class Ref(NamedTuple):
@@ -15,15 +22,45 @@ class Ref(NamedTuple):
     row: int
 
 
-Candidate = tuple[Ref, Sequence[str]]  # and the keys that make two of them the same
+class Text(NamedTuple):
+    """What near-duplicates are told by: the messages, and apart from them system prompt and tools ("" for none)."""
+
+    turns: str
+    frame: str
+
+
+class Drop(NamedTuple):
+    """A prompt that is not taken, and why. `repeats` is the taken prompt that it repeats, or what a filter names."""
+
+    ref: Ref
+    reason: str
+    repeats: Ref | str | None
+    detail: str
+
+
+class Candidate(NamedTuple):
+    """A prompt that may be drawn. Equal keys make two of them the same; `drop` is what a filter says against it."""
+
+    ref: Ref
+    key: str
+    text: Text | None = None  # only where near-duplicates are looked for
+    drop: Drop | None = None
+
+
+class Near(Protocol):
+    """Tells near-duplicates (prompts/near.py)."""
+
+    def begin(self, batch: Sequence[Text]) -> None: ...
+
+    def place(self, index: int, ref: Ref) -> tuple[Ref, float] | None: ...
 
 
 @dataclass
 class Drawn:
-    """What one source gave, in the order drawn, and how many candidates repeated what was taken before."""
+    """What one source gave, and what was dropped for it, each in the order drawn."""
 
     refs: list[Ref] = field(default_factory=list)
-    duplicates: int = 0
+    drops: list[Drop] = field(default_factory=list)
 
 
 def quotas(takes: Sequence[Take], total: int | None) -> list[Take]:
@@ -44,9 +81,35 @@ def quotas(takes: Sequence[Take], total: int | None) -> list[Take]:
     return list(shares)
 
 
-def order_key(seed: int, prompt_id: str) -> bytes:
+def order_key(seed: int, key: str) -> bytes:
     """Sorts prompts into a seeded order that does not depend on where a prompt stood."""
-    return hashlib.blake2b(f"{seed} {prompt_id}".encode(), digest_size=16).digest()
+    return hashlib.blake2b(f"{seed} {key}".encode(), digest_size=16).digest()
+
+
+class _Taken:
+    """The prompts taken so far: whatever repeats one of them is dropped."""
+
+    def __init__(self, near: Near | None) -> None:
+        self._by_key: dict[str, Ref] = {}
+        self._near = near
+
+    def sift(self, candidates: Sequence[Candidate]) -> Iterator[Ref | Drop]:
+        """For each candidate, in order: it is taken, or this is why not."""
+        if self._near is not None:
+            # All that may have to be compared; what repeats another of the same batch is passed over below.
+            compared = [each for each in candidates if each.drop is None and each.key not in self._by_key]
+            self._near.begin([each.text for each in compared if each.text is not None])
+            index = {each.ref: number for number, each in enumerate(compared)}
+        for each in candidates:
+            if each.drop is not None:
+                yield each.drop
+            elif (first := self._by_key.get(each.key)) is not None:
+                yield Drop(each.ref, DUPLICATE, first, "")
+            elif self._near is not None and (near := self._near.place(index[each.ref], each.ref)) is not None:
+                yield Drop(each.ref, NEAR_DUPLICATE, near[0], f"Jaccard {near[1]:.3f}")
+            else:
+                self._by_key[each.key] = each.ref
+                yield each.ref
 
 
 def draw(
@@ -55,32 +118,31 @@ def draw(
     takes: Sequence[Take],
     total: int | None,
     fill: Sequence[Iterable[Candidate]] = (),
+    near: Near | None = None,
 ) -> tuple[list[Drawn], list[Drawn]]:
     """Fill the sources in order: each draws candidates that repeat nothing taken so far, until its quota is met.
 
     `sources[i]` gives source i's own candidates in the order to draw in, `substitutes[i]` those of its stand-ins, which
     come after the own ones of all sources, since a stand-in may be another source. None is asked for that is not
-    needed. A candidate repeats another if any of its keys is the same, and only a taken one can drop another. Where a
-    source and its substitutes fall short of a scaled-down quota, the others give more, in order, up to their own take.
-    What then is missing of the total is drawn from `fill`, in order. Returns what came of sources and of fill.
+    needed. A candidate repeats another if its key is the same, or `near` says so, and only a taken one can drop
+    another. Where a source and its substitutes fall short of a scaled-down quota, the others give more, in order, up to
+    their own take. What then is missing of the total is drawn from `fill`, in order. Returns what came of sources and
+    of fill.
     """
-    taken: set[str] = set()
+    taken = _Taken(near)
     room = float("inf") if total is None else float(total)
 
     def top_up(result: Drawn, candidates: Iterator[Candidate], most: float) -> None:
         nonlocal room
         most = min(most, len(result.refs) + room)
         before = len(result.refs)
-        while len(result.refs) < most:
-            candidate = next(candidates, None)
-            if candidate is None:
-                break
-            ref, keys = candidate
-            if any(key in taken for key in keys):
-                result.duplicates += 1
-                continue
-            taken.update(keys)
-            result.refs.append(ref)
+        # No more at once than could all be taken.
+        while batch := list(islice(candidates, int(min(most - len(result.refs), AT_ONCE)))):
+            for found in taken.sift(batch):
+                if isinstance(found, Drop):
+                    result.drops.append(found)
+                else:
+                    result.refs.append(found)
         room -= len(result.refs) - before
 
     drawn = [Drawn() for _ in sources]

@@ -3,10 +3,12 @@
 import argparse
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -14,6 +16,7 @@ from workflow_scripts import files
 from workflow_scripts.config import Training
 from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import run_job, say, timed
+from workflow_scripts.prompts import manifest_file
 from workflow_scripts.records import Completion
 from workflow_scripts.run import Run
 
@@ -78,52 +81,94 @@ def _table(rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
-def _row_groups(run: Run, dropped: Counter[str]) -> Iterator[list[dict[str, Any]]]:
-    rows: list[dict[str, Any]] = []
-    held = 0
-    for chunk in run.chunks():
-        for completion in files.read_jsonl_zst(run.completions(chunk)):
-            for row in training_rows(completion, run.config.training, dropped):
-                rows.append(row)
-                held += len(row["input_ids"])
-                if held >= TOKENS_IN_ROW_GROUP:
-                    yield rows
-                    rows, held = [], 0
-    if rows:
-        yield rows
+class _Shards:
+    """Shards NAME-00000.parquet and on, at most about 50M tokens each."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.entries: list[dict[str, Any]] = []
+        self.tokens = self.supervised = 0
+        self._folder, self._name = folder, name
+        self._group: list[dict[str, Any]] = []
+        self._group_tokens = 0
+        self._open = ExitStack()  # the shard being written
+        self._writer: pq.ParquetWriter | None = None
+        self._shard_rows = self._shard_tokens = 0
+
+    def add(self, row: dict[str, Any]) -> None:
+        self._group.append(row)
+        self._group_tokens += len(row["input_ids"])
+        self.supervised += int(row["loss_mask"].sum())
+        if self._group_tokens >= TOKENS_IN_ROW_GROUP:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        if self._writer is None:
+            tmp = self._open.enter_context(files.atomic_path(self._path))
+            self._writer = self._open.enter_context(pq.ParquetWriter(tmp, SCHEMA, compression="zstd"))
+        self._writer.write_table(_table(self._group))
+        self.tokens += self._group_tokens
+        self._shard_rows += len(self._group)
+        self._shard_tokens += self._group_tokens
+        self._group, self._group_tokens = [], 0
+        if self._shard_tokens >= TOKENS_IN_SHARD:
+            self._finish_shard()
+
+    def _finish_shard(self) -> None:
+        self._open.close()
+        path, self._writer = self._path, None
+        entry = {"path": path.name, "bytes": path.stat().st_size, "sha256": files.sha256_file(path)}
+        self.entries.append(entry | {"rows": self._shard_rows})
+        self._shard_rows = self._shard_tokens = 0
+
+    @property
+    def _path(self) -> Path:
+        return self._folder / f"{self._name}-{len(self.entries):05d}.parquet"
+
+    def __enter__(self) -> "_Shards":
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        """Finish the last shard; after an error, leave none that is cut."""
+        if exc[0] is not None:
+            self._open.__exit__(*exc)
+            return
+        if self._group:
+            self._write_group()
+        if self._writer is not None:
+            self._finish_shard()
+
+
+def _set_apart(run: Run) -> set[str]:
+    """The prompts of the evaluation set, by id."""
+    if not run.config.prompts.eval:
+        return set()
+    manifest = manifest_file.read(run, ["prompt_id", "split"])
+    return set(manifest.filter(pl.col("split") == "eval")["prompt_id"])
 
 
 def export(run: Run, folder: Path) -> dict[str, Any]:
-    """Write train-00000.parquet and on into `folder`, at most about 50M tokens each; equal input, equal bytes.
+    """Write train-00000.parquet and on into `folder`, and with `prompts.eval` eval-00000.parquet and on for those rows.
 
-    Returns the index: files (path in the folder, bytes, sha256, rows), rows, tokens, supervised_tokens, dropped.
+    Equal input, equal bytes. Returns the index: files (path in the folder, bytes, sha256, rows), rows, tokens,
+    supervised_tokens, dropped.
     """
     dropped = Counter[str]()
-    groups = _row_groups(run, dropped)
-    entries: list[dict[str, Any]] = []
-    tokens = supervised = 0
-    group = next(groups, None)
-    while group is not None:
-        path = folder / f"train-{len(entries):05d}.parquet"
-        in_shard = rows = 0
-        with files.atomic_path(path) as tmp, pq.ParquetWriter(tmp, SCHEMA, compression="zstd") as writer:
-            while group is not None and in_shard < TOKENS_IN_SHARD:
-                writer.write_table(_table(group))
-                rows += len(group)
-                in_shard += sum(len(row["input_ids"]) for row in group)
-                supervised += sum(int(row["loss_mask"].sum()) for row in group)
-                group = next(groups, None)
-        tokens += in_shard
-        entries.append(
-            {"path": path.name, "bytes": path.stat().st_size, "sha256": files.sha256_file(path), "rows": rows}
-        )
-    for stale in set(folder.glob("train-*.parquet")) - {folder / entry["path"] for entry in entries}:
+    apart = _set_apart(run)
+    with _Shards(folder, "train") as train, _Shards(folder, "eval") as evaluation:
+        for chunk in run.chunks():
+            for completion in files.read_jsonl_zst(run.completions(chunk)):
+                shards = evaluation if completion["prompt_id"] in apart else train
+                for row in training_rows(completion, run.config.training, dropped):
+                    shards.add(row)
+    entries = [*train.entries, *evaluation.entries]
+    there = {*folder.glob("train-*.parquet"), *folder.glob("eval-*.parquet")}
+    for stale in there - {folder / entry["path"] for entry in entries}:
         stale.unlink()  # of a longer export into this folder; its index is about to be replaced
     return {
         "files": entries,
         "rows": sum(entry["rows"] for entry in entries),
-        "tokens": tokens,
-        "supervised_tokens": supervised,
+        "tokens": train.tokens + evaluation.tokens,
+        "supervised_tokens": train.supervised + evaluation.supervised,
         "dropped": dict(sorted(dropped.items())),
     }
 

@@ -1,0 +1,150 @@
+"""Near-duplicates: prompts whose texts are almost the same, found by MinHash LSH and then compared exactly.
+
+Compared are the sets of overlapping runs of five characters of `prompt_text` (sources/prompt_ids.py), so that case,
+spacing and Unicode form don't count, and languages without spaces do. Two prompts are near if the Jaccard similarity of
+these sets (shared runs / all runs) is at least the threshold, for the whole text and also for the text without system
+prompt and tools: a long system prompt in common does not make two questions the same.
+
+The error. Candidate pairs come from MinHash sketches of 128 values (rensa's R-MinHash), cut into bands of which one
+must match as a whole (LSH: Leskovec, Rajaraman, Ullman, Mining of Massive Datasets, 3.4). The bands are as wide as they
+can be with at most 0.2 % of pairs right at the threshold missed; above it fewer are, below a threshold of 0.05 more.
+Each candidate pair is compared by its true similarity, so that no pair below the threshold passes. Of the prompts that
+share one band only the first 500 or so are seen, and of those that share any the 500 that share most are compared: in
+greater crowds, of prompts that are much alike but not near, more may be missed. All of it is deterministic.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import orjson
+import zstandard
+
+from workflow_scripts.prompts.minhash import (
+    CROWD,
+    SKETCH,
+    BandIndex,
+    Hashes,
+    band_hashes,
+    band_width,
+    jaccard,
+    runs,
+    sketches,
+)
+from workflow_scripts.prompts.mix import Ref, Text
+from workflow_scripts.sources.prompt_ids import prompt_side, prompt_text
+
+
+def text_of(messages: str, tools: str | None) -> Text:
+    """Of a shard's row, JSON as it stands there."""
+    asked = prompt_side(orjson.loads(messages))
+    system = [message for message in asked if message["role"] == "system"]
+    turns = [message for message in asked if message["role"] != "system"]
+    return Text(prompt_text(turns, None), prompt_text(system, orjson.loads(tools) if tools else None))
+
+
+class NearDuplicates:
+    """The prompts placed so far, in order. Each is taken, or is near to one that was taken before it."""
+
+    def __init__(self, threshold: float) -> None:
+        self.threshold = threshold
+        self._band = band_width(threshold)
+        # Four standard deviations below: of 30,000 near pairs one has sketches that share less.
+        self._hopeful = threshold - 4 * (threshold * (1 - threshold) / SKETCH) ** 0.5
+        self._index = BandIndex()
+        self._refs: list[Ref] = []
+        self._taken: list[bool] = []
+        self._links: list[int] = []  # to an earlier one of the same cluster, or to itself
+        self._turns: list[bytes] = []  # packed
+        self._frames: list[str] = []
+        self._interned: dict[str, str] = {}
+        self._sketches = np.empty((1024, SKETCH), np.uint32)
+        self._pack = zstandard.ZstdCompressor(level=1).compress
+        self._unpack = zstandard.ZstdDecompressor().decompress
+        self._batch: Sequence[Text] = ()
+        self._bands: Hashes = np.empty((0, SKETCH // self._band), np.uint64)
+        self._placed: list[int] = []  # of the batch, the last so many of all
+
+    def begin(self, batch: Sequence[Text]) -> None:
+        """Look up prompts of which some or all are to be placed next, in this order."""
+        if self._placed:
+            first = len(self._refs) - len(self._placed)
+            self._index.add(np.arange(first, len(self._refs)), self._bands[self._placed])
+        self._batch, self._placed = batch, []
+        self._new = sketches([text.turns for text in batch])
+        self._bands = band_hashes(self._new, self._band)
+        self._found = self._index.sharing(self._bands)
+        _, inverse, counts = np.unique(self._bands, return_inverse=True, return_counts=True)
+        self._shared = (counts[inverse] > 1).reshape(self._bands.shape)  # with another of the batch
+        self._fresh: dict[int, list[int]] = {}  # the batch's own by band
+
+    def place(self, index: int, ref: Ref) -> tuple[Ref, float] | None:
+        """The first taken prompt that `batch[index]` is near to, and the similarity; None if there is none: it's taken.
+
+        The similarity is that of the whole texts or that without system prompt and tools, the lower one.
+        """
+        number, text = len(self._refs), self._batch[index]
+        self._links.append(number)
+        bands = self._bands[index][self._shared[index]].tolist()
+        near: tuple[Ref, float] | None = None
+        for other, similarity in self._near(index, bands):
+            self._join(number, other)
+            if near is None and self._taken[other]:
+                near = self._refs[other], similarity
+        for band in bands:
+            self._fresh.setdefault(band, []).append(number)
+        if number == len(self._sketches):
+            self._sketches = np.concatenate([self._sketches, np.empty_like(self._sketches)])
+        self._sketches[number] = self._new[index]
+        self._refs.append(ref)
+        self._taken.append(near is None)
+        self._turns.append(self._pack(text.turns.encode()))
+        self._frames.append(self._interned.setdefault(text.frame, text.frame))
+        self._placed.append(index)
+        return near
+
+    def firsts(self) -> dict[Ref, Ref]:
+        """The first of its cluster for each taken prompt that isn't it.
+
+        A cluster hangs together by near pairs, also where the prompt between two taken ones was dropped.
+        """
+        roots = ((number, self._root(number)) for number, taken in enumerate(self._taken) if taken)
+        return {self._refs[number]: self._refs[root] for number, root in roots if root != number}
+
+    def _near(self, index: int, bands: list[int]) -> list[tuple[int, float]]:
+        """Earlier prompts that are near, in order: at least the first that is taken, and one of each cluster."""
+        fresh = [np.array(self._fresh[band][:CROWD]) for band in bands if band in self._fresh]
+        found = [*self._found.get(index, []), *fresh]
+        if not found:
+            return []
+        numbers, counts = np.unique(np.concatenate(found), return_counts=True)
+        numbers = numbers[np.argsort(-counts, kind="stable")[:CROWD]]
+        estimates = (self._sketches[numbers] == self._new[index]).mean(axis=1)
+        turns = runs(self._batch[index].turns)
+        near: list[tuple[int, float]] = []
+        joined: set[int] = set()
+        for other in np.sort(numbers[estimates >= self._hopeful]).tolist():
+            if self._root(other) in joined and (not self._taken[other] or any(self._taken[one] for one, _ in near)):
+                continue
+            similarity = self._similarity(turns, self._batch[index].frame, other)
+            if similarity >= self.threshold:
+                near.append((other, similarity))
+                joined.add(self._root(other))
+        return near
+
+    def _similarity(self, turns: Hashes, frame: str, other: int) -> float:
+        theirs = runs(self._unpack(self._turns[other]).decode())
+        similarity = jaccard(turns, theirs)
+        if similarity < self.threshold or frame == self._frames[other]:  # what both have only brings them nearer
+            return similarity
+        whole = np.union1d(turns, runs(frame)), np.union1d(theirs, runs(self._frames[other]))
+        return min(similarity, jaccard(*whole))
+
+    def _root(self, number: int) -> int:
+        while self._links[number] != number:
+            self._links[number] = self._links[self._links[number]]
+            number = self._links[number]
+        return number
+
+    def _join(self, one: int, other: int) -> None:
+        low, high = sorted((self._root(one), self._root(other)))
+        self._links[high] = low
