@@ -33,7 +33,7 @@ DROPPED = pl.Schema(
 def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
     """The manifest, the dropped prompts, and the account of the mix.
 
-    The manifest: prompt_id, first_id, source, row, chunk, position, tokens, split. `source` names the shard that the
+    The manifest: prompt_id, first_id, source, row, chunk, position, tokens, split, dedupe_key. `source` names the shard that the
     prompt is in, a stand-in's too, and `row` its row there; `tokens` is null where no tokenizer counts them; `split` is
     "train" or "eval". The dropped, in the order drawn: prompt_id, source, row, reason, repeats, detail; `repeats` is
     the id of the taken prompt that a duplicate repeats, or what a filter names.
@@ -69,6 +69,7 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
         chunk="chunk",
         position="position",
         split=pl.when(_share("leader") < config.prompts.eval).then(pl.lit("eval")).otherwise(pl.lit("train")),
+        dedupe_key="dedupe_key",  # so that later runs can exclude what differs in case and spacing only
     )
     counted = pl.Series("tokens", tokens(filters, manifest), dtype=pl.Int32)
     manifest = manifest.insert_column(manifest.columns.index("position") + 1, counted)
@@ -82,14 +83,14 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
 
 
 def _taken(shards: Shards, refs: Iterable[Ref], firsts: dict[Ref, Ref]) -> pl.DataFrame:
-    """The taken: first_id, row, order, source, prefix, answer, and `leader`, whose first_id the split goes by."""
+    """The taken: first_id, dedupe_key, row, order, source, prefix, answer, and `leader`, whose first_id the split goes by."""
     rows: dict[str, list[int]] = {}
     for ref in refs:
         rows.setdefault(ref.shard, []).append(ref.row)
-    schema = {"first_id": pl.String, "row": pl.Int64, "order": pl.Binary, "source": pl.String}
+    schema = {"first_id": pl.String, "dedupe_key": pl.String, "row": pl.Int64, "order": pl.Binary, "source": pl.String}
     parts = [pl.DataFrame(schema=schema | {"leader": pl.String, "prefix": pl.UInt64, "answer": pl.Int64})]
     for name, found in rows.items():
-        part = shards.frames[name][found].select("first_id", "row", "order", source=pl.lit(name))
+        part = shards.frames[name][found].select("first_id", "dedupe_key", "row", "order", source=pl.lit(name))
         leaders = [_id(shards, firsts[ref]) if (ref := Ref(name, row)) in firsts else None for row in found]
         leader = pl.Series("leader", leaders, dtype=pl.String).fill_null(part["first_id"])
         parts.append(

@@ -36,17 +36,17 @@ def stand_ins(manifest: dict[str, Any]) -> list[str]:
 
 def estimate_table(estimate: dict[str, Any]) -> str:
     """What a run will take, a line a source, and what the numbers rest on."""
-    lines = [f"{'what it will take':<24} {'prompts':>10} {'prompt tokens':>16} {'output tokens':>16}"]
+    lines = [f"{'what it will take':<26} {'prompts':>10} {'prompt tokens':>16} {'output tokens':>16}"]
     for row in [*estimate["sources"], estimate | {"source": "all"}]:
         about = "" if row.get("prompt_tokens_counted", True) else "~"
         lines.append(
-            f"{row['source']:<24} {row['prompts']:>10,} {about + format(row['prompt_tokens'], ','):>16} "
+            f"  {row['source']:<24} {row['prompts']:>10,} {about + format(row['prompt_tokens'], ','):>16} "
             f"{row['output_tokens']:>16,}"
         )
-    lines.append(f"  {'time':<10}{_time(estimate)}")
-    lines.append(f"  {'disk':<10}{estimate['disk_bytes'] / 1e9:,.2f} GB")
+    lines.append(f"  {'time':<8}{_time(estimate)}")
+    lines.append(f"  {'disk':<8}{estimate['disk_bytes'] / 1e9:,.2f} GB")
     if estimate["store_bytes"] is not None:
-        lines.append(f"  {'store':<10}{estimate['store_bytes'] / 1e9:,.2f} GB")
+        lines.append(f"  {'store':<8}{estimate['store_bytes'] / 1e9:,.2f} GB")
     return "\n".join([*lines, *(f"  {line}" for line in estimate["assumptions"])])
 
 
