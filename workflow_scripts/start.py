@@ -139,10 +139,12 @@ def plan(values: dict[str, Any], where: str) -> Plan:
         against = inputs.plan_inputs(config, hashes)
     except PlainError as error:
         problems += [f"{where}: {line}" for line in str(error).splitlines()]
-    for key, named in (("path", config.model.path), ("tokenizer", config.model.tokenizer)):
-        folder = Path(named or "")
-        if named is not None and (folder.is_absolute() or named.startswith(".")) and not folder.is_dir():
-            problems.append(f"{where}: model.{key}: {folder}: no such folder")
+    model = Path(config.model.path)
+    if (model.is_absolute() or config.model.path.startswith(".")) and not model.is_dir():
+        problems.append(f"{where}: model.path: {model}: no such folder")
+    tokenizer = config.model.tokenizer
+    if tokenizer not in (None, "none") and tokenizer.count("/") != 1 and not Path(tokenizer).is_dir():
+        problems.append(f"{where}: model.tokenizer: {tokenizer}: no such folder, and no hub id (organization/name)")
     if problems:
         raise PlainError("\n".join(problems))
     what = identity.run_identity(config, found, hashes, against)

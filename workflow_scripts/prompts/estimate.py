@@ -169,13 +169,13 @@ def _assumptions(run: Run, sources: list[dict[str, Any]], earlier: Earlier, coun
     """What the numbers rest on, a line each."""
     lines = []
     unknown = [row["source"] for row in sources if not row["answers_looked_at"]]
-    if known := [row["source"] for row in sources if row["answers_looked_at"]]:
-        lines.append(f"answers of {', '.join(known)}: as long as in {', '.join(earlier.runs)}")
+    if len(unknown) < len(sources):
+        lines.append(f"answers: as long as in {', '.join(earlier.runs)}, by source")
     if unknown:
-        most = run.config.sampling.max_tokens
+        which = f"answers of {', '.join(unknown)}" if len(unknown) < len(sources) else "answers"
         lines.append(
-            f"answers of {', '.join(unknown)}: {most:,} tokens each (sampling.max_tokens), which is the most they can "
-            f"be; no earlier run of this model here had them"
+            f"{which}: {run.config.sampling.max_tokens:,} tokens each (sampling.max_tokens), the most they can be; no "
+            f"earlier run of this model here has any"
         )
     if not counted:
         lines.append(f"prompts that no tokenizer counted: {CHARACTERS_PER_TOKEN} characters a token, from a sample")

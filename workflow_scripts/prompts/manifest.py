@@ -33,9 +33,9 @@ DROPPED = pl.Schema(
 def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
     """The manifest, the dropped prompts, and the account of the mix.
 
-    The manifest: prompt_id, first_id, source, row, chunk, position, tokens, split, dedupe_key. `source` names the shard that the
-    prompt is in, a stand-in's too, and `row` its row there; `tokens` is null where no tokenizer counts them; `split` is
-    "train" or "eval". The dropped, in the order drawn: prompt_id, source, row, reason, repeats, detail; `repeats` is
+    The manifest: prompt_id, first_id, source, row, chunk, position, tokens, split, dedupe_key. `source` names the shard
+    that the prompt is in, a stand-in's too, and `row` its row there; `tokens` is null where no tokenizer counts them;
+    `split` is "train" or "eval". The dropped, in the order drawn: prompt_id, source, row, reason, repeats, detail; `repeats` is
     the id of the taken prompt that a duplicate repeats, or what a filter names.
     Raises PlainError with the account as a table if the sources hold fewer prompts than asked.
     """
@@ -83,7 +83,7 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
 
 
 def _taken(shards: Shards, refs: Iterable[Ref], firsts: dict[Ref, Ref]) -> pl.DataFrame:
-    """The taken: first_id, dedupe_key, row, order, source, prefix, answer, and `leader`, whose first_id the split goes by."""
+    """The taken: first_id, dedupe_key, row, order, source, prefix, answer; the split goes by the first_id `leader`."""
     rows: dict[str, list[int]] = {}
     for ref in refs:
         rows.setdefault(ref.shard, []).append(ref.row)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from workflow_scripts.sources.readers import as_size
+
 
 def table(summary: dict[str, Any]) -> str:
     """The run's numbers, a line each."""
@@ -44,9 +46,9 @@ def estimate_table(estimate: dict[str, Any]) -> str:
             f"{row['output_tokens']:>16,}"
         )
     lines.append(f"  {'time':<8}{_time(estimate)}")
-    lines.append(f"  {'disk':<8}{estimate['disk_bytes'] / 1e9:,.2f} GB")
+    lines.append(f"  {'disk':<8}{as_size(estimate['disk_bytes'])}")
     if estimate["store_bytes"] is not None:
-        lines.append(f"  {'store':<8}{estimate['store_bytes'] / 1e9:,.2f} GB")
+        lines.append(f"  {'store':<8}{as_size(estimate['store_bytes'])}")
     return "\n".join([*lines, *(f"  {line}" for line in estimate["assumptions"])])
 
 
@@ -54,8 +56,7 @@ def _time(estimate: dict[str, Any]) -> str:
     if estimate["hours"] is None:
         per_thousand = estimate["output_tokens"] / 1000 / 3600
         return (
-            f"{per_thousand:,.2f} GPU-hours at 1,000 tokens/s a GPU; no earlier run of this model here tells how many "
-            f"there are"
+            f"{per_thousand:,.2f} hours at 1,000 tokens/s, GPU-hours if a GPU does that; no earlier run tells the rate"
         )
     rate = f"{estimate['tokens_per_second']:,} tokens/s, as {estimate['measured_in']} had"
     told = f"{estimate['hours']:,.2f} hours at {rate}"
