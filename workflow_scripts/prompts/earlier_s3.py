@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 BLOCK = 1 << 20
 
 
+def kept() -> Path:
+    """The folder of fetched objects, shared by runs."""
+    return files.cache_home() / "exclude"
+
+
 def list_prefix(run: Run, prefix: str) -> Input:
     """What lock.json says of an s3:// prefix: the objects below it that tell which prompts were taken."""
     bucket, _, start = prefix.removeprefix(S3).partition("/")
@@ -51,7 +56,7 @@ def fetch(run: Run, recorded: Input) -> list[LocalFile]:
     for entry in recorded["objects"]:
         address = f"{S3}{bucket}/{entry['key']}"
         what = f"{client.meta.endpoint_url} {address} {entry['etag']} {entry['bytes']}"
-        place = files.cache_home() / "exclude" / hashlib.sha256(what.encode()).hexdigest() / Path(entry["name"]).name
+        place = kept() / hashlib.sha256(what.encode()).hexdigest() / Path(entry["name"]).name
         if not place.exists():
             say(f"fetching {address}, {entry['bytes']:,} bytes")
             _download(client, bucket, entry, address, place)

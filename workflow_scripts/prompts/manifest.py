@@ -35,8 +35,8 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
 
     The manifest: prompt_id, first_id, source, row, chunk, position, tokens, split, dedupe_key. `source` names the shard
     that the prompt is in, a stand-in's too, and `row` its row there; `tokens` is null where no tokenizer counts them;
-    `split` is "train" or "eval". The dropped, in the order drawn: prompt_id, source, row, reason, repeats, detail; `repeats` is
-    the id of the taken prompt that a duplicate repeats, or what a filter names.
+    `split` is "train" or "eval". The dropped, in the order drawn: prompt_id, source, row, reason, repeats, detail;
+    `repeats` is the id of the taken prompt that a duplicate repeats, or what a filter names.
     Raises PlainError with the account as a table if the sources hold fewer prompts than asked.
     """
     config = run.config

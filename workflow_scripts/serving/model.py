@@ -223,7 +223,8 @@ def _hub_trouble(name: str, revision: str | None, error: Exception, key: str = "
         return f"model.revision: {name} has no revision {revision}"
     if isinstance(error, errors.RepositoryNotFoundError):
         return f"{key}: the hub has no model {name}, or it is private and HF_TOKEN holds no token that may read it"
-    if isinstance(error, errors.OfflineModeIsEnabled):
+    not_here = isinstance(error, errors.LocalEntryNotFoundError) and constants.HF_HUB_OFFLINE
+    if not_here or isinstance(error, errors.OfflineModeIsEnabled):
         return f"{key}: {at} is not in the hub's cache, and HF_HUB_OFFLINE forbids to download it"
     return f"{key}: {at} could not be downloaded ({type(error).__name__}: {error}). Run the same line again"
 
