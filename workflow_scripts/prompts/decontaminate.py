@@ -70,11 +70,25 @@ class BenchmarkRow(NamedTuple):
 
 
 class _Grams(NamedTuple):
-    """All n-grams of one n: their sorted hashes, and for each where it starts among the benchmark's words."""
+    """All n-grams of one n: their sorted hashes, and for each where it starts among the benchmark's words.
+
+    `beginnings` says of the hashes' first bits whether any begins so: one look instead of a search, for almost all.
+    """
 
     n: int
     hashes: Hashes
     starts: Numbers
+    shift: np.uint64
+    beginnings: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, n: int, hashes: Hashes, starts: Numbers) -> "_Grams":
+        order = np.argsort(hashes, kind="stable")  # equal ones in the order of the rows
+        bits = max(10, min(28, len(hashes).bit_length() + 4))
+        shift = np.uint64(64 - bits)
+        beginnings = np.zeros(1 << bits, np.bool_)
+        beginnings[hashes >> shift] = True
+        return cls(n, hashes[order], starts[order], shift, beginnings)
 
 
 class Decontaminate:
@@ -126,9 +140,7 @@ class Decontaminate:
 
     def _sorted(self, n: int, spans: list[range]) -> _Grams:
         starts: Numbers = np.concatenate([np.arange(span.start, span.stop, dtype=np.int64) for span in spans])
-        hashes = rolling(self._text, n)[starts]
-        order = np.argsort(hashes, kind="stable")  # equal ones in the order of the rows
-        return _Grams(n, hashes[order], starts[order])
+        return _Grams.of(n, rolling(self._text, n)[starts], starts)
 
     def _distinct_grams(self) -> dict[int, int]:
         """For each row, how many different n-grams it has."""
@@ -168,6 +180,8 @@ class Decontaminate:
             if not len(known):
                 continue
             hashes = rolling(text, grams.n)[known]
+            likely = grams.beginnings[hashes >> grams.shift]
+            known, hashes = known[likely], hashes[likely]
             low = np.searchsorted(grams.hashes, hashes, "left")
             high = np.searchsorted(grams.hashes, hashes, "right")
             for index in np.nonzero(high > low)[0].tolist():
