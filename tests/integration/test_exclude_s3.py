@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
+from workflow_scripts import files
+from workflow_scripts.config import load_yaml
 from workflow_scripts.errors import PlainError
 from workflow_scripts.prompts import earlier_s3
-from workflow_scripts.prompts.exclude import open_exclude
+from workflow_scripts.prompts.exclude import Exclude, open_exclude
 from workflow_scripts.prompts.locking import lock_inputs
 from workflow_scripts.run import Run
 from workflow_scripts.sources.prompt_ids import identify
@@ -43,9 +45,16 @@ def lines(*texts: str) -> bytes:
     return "".join(json.dumps({"prompt": text}) + "\n" for text in texts).encode()
 
 
-def lock(run: Run, *prefixes: str) -> list[Any]:
-    locked: list[Any] = lock_inputs(run, {"exclude": [{"from": prefix} for prefix in prefixes]})["exclude"]
+def lock(run: Run, prefix: str) -> list[Any]:
+    """What lock.json of a run that excludes this prefix says of it."""
+    values = load_yaml(run.folder / "run.yaml")
+    files.write_json(run.folder / "run.yaml", values | {"prompts": {"exclude": [prefix]}})
+    locked: list[Any] = lock_inputs(Run(run.folder), {"exclude": [{"from": prefix}]})["exclude"]
     return locked
+
+
+def opened(run: Run, recorded: list[Any]) -> Exclude:
+    return open_exclude(Run(run.folder), recorded)
 
 
 def test_a_prefix_is_listed_once_and_binds(run: Run, foreign: "S3Client", tmp_path: Path) -> None:
@@ -57,7 +66,7 @@ def test_a_prefix_is_listed_once_and_binds(run: Run, foreign: "S3Client", tmp_pa
     assert [entry["name"] for entry in recorded["objects"]] == ["first-1/manifest.parquet", "more.jsonl"]
     put(foreign, f"{top}/later.jsonl", lines("Four?"))
 
-    found = open_exclude(run, [recorded])
+    found = opened(run, [recorded])
     hits = found.check(known("Four?", "one?", "Three?"))
     assert {at: hit.repeats for at, hit in hits.items()} == {
         1: f"s3://draftmill/{top}/first-1/manifest.parquet:0",
@@ -69,16 +78,16 @@ def test_an_object_that_was_replaced_fails_the_job(run: Run, foreign: "S3Client"
     key = f"earlier/{run.name}/old.jsonl"
     put(foreign, key, lines("One?"))
     recorded = lock(run, f"s3://draftmill/{key}")
-    assert open_exclude(run, recorded).check(known("One?"))
+    assert opened(run, recorded).check(known("One?"))
     put(foreign, key, lines("Two?"))
-    assert open_exclude(run, recorded).check(known("One?"))  # it was fetched
+    assert opened(run, recorded).check(known("One?"))  # it was fetched
     for path in kept.glob("*/*"):
         path.unlink()
     with pytest.raises(PlainError, match=r"old\.jsonl is another object than when this run began"):
-        open_exclude(run, recorded)
+        opened(run, recorded)
     foreign.delete_object(Bucket="draftmill", Key=key)
     with pytest.raises(PlainError, match=r"prompts\.exclude: s3://.*old\.jsonl: the store answered NoSuchKey"):
-        open_exclude(run, recorded)
+        opened(run, recorded)
     assert not list(kept.glob("*/*"))
 
 

@@ -81,7 +81,9 @@ def test_folders_files_and_globs_are_found_once(project: Path) -> None:
     (project / "results" / "first").symlink_to("first-1")
     write("old/b.jsonl")
     write("old/.hidden.jsonl")
-    assert [str(file.path) for file in excluded_files("results/first*")] == ["results/first/manifest.parquet"]
+    assert [str(file.path) for file in excluded_files("results/first*")] == ["results/first-1/manifest.parquet"]
+    with pytest.raises(PlainError, match=r"results/first is a link .*: results/first-1$"):
+        excluded_files("results/first")
     found = excluded_files("results/*-1")
     assert [str(file.path) for file in found] == [f"results/{name}-1/manifest.parquet" for name in ("first", "second")]
     assert excluded_files("old") == [("b.jsonl", Path("old/b.jsonl"))]
@@ -175,14 +177,14 @@ def test_a_job_takes_the_recorded_bytes_only(project: Path) -> None:
     write("old/b.jsonl", "1")
     [recorded] = plan(exclude=["old"]).inputs["exclude"]
     hashes = ContentHashes()
-    assert checked_files("exclude", recorded, inputs.excluded_files, hashes) == excluded_files("old")
+    assert checked_files("exclude", "old", recorded, inputs.excluded_files, hashes) == excluded_files("old")
     write("old/b.jsonl", "other")
     with pytest.raises(PlainError, match=r"prompts\.exclude: old/b\.jsonl has changed since this run began"):
-        checked_files("exclude", recorded, inputs.excluded_files, hashes)
+        checked_files("exclude", "old", recorded, inputs.excluded_files, hashes)
     write("old/c.jsonl")
     with pytest.raises(PlainError, match="old holds other files than when this run began"):
-        checked_files("exclude", recorded, inputs.excluded_files, hashes)
+        checked_files("exclude", "old", recorded, inputs.excluded_files, hashes)
     (project / "old" / "b.jsonl").unlink()
     (project / "old" / "c.jsonl").unlink()
     with pytest.raises(PlainError, match=r"old holds no prompts.*put it back"):
-        checked_files("exclude", recorded, inputs.excluded_files, hashes)
+        checked_files("exclude", "old", recorded, inputs.excluded_files, hashes)

@@ -68,6 +68,7 @@ def test_each_drop_is_on_file_and_the_estimate_told(grown: Project) -> None:
 
     manifest = pl.read_parquet(grown.made.manifest)
     assert manifest["tokens"].null_count() == 0 and manifest["tokens"].max() < 60  # type: ignore[operator]
+    assert (grown.made.folder / "logs" / "manifest.log").read_text() == ""  # the tokenizer's library has much to say
     told = files.read_json(grown.made.estimate)
     assert told["earlier_runs"] == [first.name] and told["prompts"] == 3
     assert told["prompt_tokens"] == manifest["tokens"].sum()

@@ -229,8 +229,8 @@ def open_decontaminate(run: Run, recorded: list[inputs.Input]) -> Decontaminate:
     settings = run.config.prompts.decontaminate
     hashes = ContentHashes()
     rows: list[BenchmarkRow] = []
-    for entry in recorded:
-        for file in inputs.checked_files("decontaminate", entry, inputs.benchmark_files, hashes):
+    for entry, was in zip(settings.files, recorded, strict=True):
+        for file in inputs.checked_files("decontaminate", entry, was, inputs.benchmark_files, hashes):
             before = len(rows)
             rows += [
                 BenchmarkRow(f"{file.path}:{number}", texts)

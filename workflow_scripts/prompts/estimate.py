@@ -5,7 +5,7 @@ source has none, every answer is taken to be as long as it may: `max_tokens`.
 """
 
 import argparse
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,14 +32,14 @@ class Earlier:
     """What earlier runs had: answers and their tokens by source, and the newest measured rate with its run."""
 
     runs: list[str] = field(default_factory=list)
-    answers: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    tokens: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    answers: Counter[str] = field(default_factory=Counter)
+    tokens: Counter[str] = field(default_factory=Counter)
     rate: float | None = None  # output tokens a second, of all servers
     rate_of: Run | None = None
 
     def mean(self, source: str) -> float | None:
         """Output tokens of an answer."""
-        count = self.answers.get(source, 0)
+        count = self.answers[source]
         return self.tokens[source] / count if count else None
 
 
@@ -53,12 +53,13 @@ def look_back(run: Run) -> Earlier:
             made = [chunk for chunk in other.chunks() if other.sidecar(chunk).exists()]
             if not made:
                 continue
-            for chunk in made[:: -(-len(made) // EARLIER_CHUNKS)]:
-                _add(found, other, chunk, run.config.sampling.max_tokens)
+            answers, tokens = _lengths(other, made[:: -(-len(made) // EARLIER_CHUNKS)], run.config.sampling.max_tokens)
+            rate = files.read_json(other.summary).get("tokens_per_second") if other.summary.exists() else None
             found.runs.append(other.name)
-            if found.rate is None and other.summary.exists():
-                found.rate = files.read_json(other.summary).get("tokens_per_second")
-                found.rate_of = other
+            found.answers.update(answers)
+            found.tokens.update(tokens)
+            if found.rate is None and rate:
+                found.rate, found.rate_of = rate, other
         except (PlainError, KeyError, TypeError, ValueError):
             continue
         if len(found.runs) == EARLIER_RUNS:
@@ -83,10 +84,14 @@ def _fits(run: Run, other: Run) -> bool:
     )
 
 
-def _add(found: Earlier, other: Run, chunk: str, most: int) -> None:
-    for row in files.read_jsonl_zst(other.completions(chunk)):
-        found.answers[row["source"]] += 1
-        found.tokens[row["source"]] += sum(min(turn["usage"]["completion_tokens"], most) for turn in row["turns"])
+def _lengths(other: Run, chunks: list[str], most: int) -> tuple[Counter[str], Counter[str]]:
+    """Answers by source, and their tokens, each turn's `most` at most."""
+    answers, tokens = Counter[str](), Counter[str]()
+    for chunk in chunks:
+        for row in files.read_jsonl_zst(other.completions(chunk)):
+            answers[row["source"]] += 1
+            tokens[row["source"]] += sum(min(turn["usage"]["completion_tokens"], most) for turn in row["turns"])
+    return answers, tokens
 
 
 def characters(run: Run) -> dict[str | None, float]:
@@ -94,8 +99,7 @@ def characters(run: Run) -> dict[str | None, float]:
     chunks = run.chunks()
     manifest = manifest_file.read(run, ["chunk"])
     step = max(1, len(manifest) // SAMPLED_PROMPTS)
-    counts: dict[str | None, int] = defaultdict(int)
-    lengths: dict[str | None, int] = defaultdict(int)
+    counts, lengths = Counter[str | None](), Counter[str | None]()
     for chunk in chunks[::step]:
         for prompt in files.read_jsonl_zst(run.prompts(chunk)):
             length = sum(len(message["content"]) for message in prompt["messages"])
@@ -126,7 +130,7 @@ def estimate(run: Run) -> dict[str, Any]:
                 "prompt_tokens": int(rows["tokens"].sum() or 0) + round(uncounted * guess),
                 "prompt_tokens_counted": uncounted == 0,
                 "output_tokens": round(answers * (config.sampling.max_tokens if mean is None else mean)),
-                "answers_looked_at": earlier.answers.get(str(source), 0),
+                "answers_looked_at": earlier.answers[str(source)],
             }
         )
     sources.sort(key=lambda row: list(config.sources).index(row["source"]) if row["source"] in config.sources else 1e9)

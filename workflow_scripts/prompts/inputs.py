@@ -76,6 +76,13 @@ def excluded_files(entry: str) -> list[LocalFile]:
     """The files of earlier prompts that `entry` (a file, a folder or a glob of these) names; see `choose`."""
     found: dict[Path, LocalFile] = {}
     for path in _matches(entry):
+        if path.is_symlink() and (path / "run.yaml").exists():
+            if path == Path(entry):
+                raise PlainError(
+                    f"{path} is a link that starts of runs move; name the run's own folder: "
+                    f"{path.with_name(path.resolve().name)}"
+                )
+            continue
         if path.is_file():
             if ending(path) is None:
                 raise PlainError(f"{path} can't be read; earlier prompts are .parquet, .jsonl or .json files")
@@ -84,6 +91,8 @@ def excluded_files(entry: str) -> list[LocalFile]:
         names = _below(path)
         for name in choose(names, str(path)):
             found.setdefault((path / name).resolve(), LocalFile(name, path / name))
+    if not found:
+        raise PlainError(f"{entry} holds no prompts: no manifest.parquet, and no .parquet, .jsonl or .json file")
     return sorted(found.values())
 
 
@@ -169,16 +178,19 @@ def _and_above(folder: str) -> Iterator[str]:
 
 
 def checked_files(
-    key: str, recorded: Input, find: Callable[[str], list[LocalFile]], hashes: "ContentHashes"
+    key: str, entry: str, recorded: Input, find: Callable[[str], list[LocalFile]], hashes: "ContentHashes"
 ) -> list[LocalFile]:
-    """The files of a local input where they are now. PlainError unless they have the recorded names and bytes."""
+    """The files of a local input, where the config says. PlainError unless they have the recorded names and bytes.
+
+    The record may be another machine's, where the same files lie elsewhere.
+    """
     remedy = "Put the old ones back, or run the same line again: with the new ones it starts a new run"
     try:
-        found = find(recorded["from"])
+        found = find(entry)
     except PlainError as error:
         raise PlainError(f"prompts.{key}: {error}. The run began with it: put it back") from error
     if [file.name for file in found] != [file["name"] for file in recorded["files"]]:
-        raise PlainError(f"prompts.{key}: {recorded['from']} holds other files than when this run began. {remedy}")
+        raise PlainError(f"prompts.{key}: {entry} holds other files than when this run began. {remedy}")
     for file, was in zip(found, recorded["files"], strict=True):
         if hashes.of(file.path) != was["sha256"]:
             raise PlainError(f"prompts.{key}: {file.path} has changed since this run began. {remedy}")

@@ -106,7 +106,7 @@ def _files(folder: Path, hashes: ContentHashes) -> list[dict[str, Any]]:
 
 def load(config: Config, recorded: Input) -> tuple["PreTrainedTokenizerBase", list[dict[str, Any]]]:
     """The recorded tokenizer with its chat template, and its files by content. PlainError if it can't be had."""
-    named = recorded["from"]
+    named = config.model.tokenizer or config.model.path
     key = "path" if config.model.tokenizer is None else "tokenizer"
     if "revision" in recorded:
         from workflow_scripts.serving import model
