@@ -44,6 +44,9 @@ def with_changes(changes: dict[str, Any]) -> dict[str, Any]:
         ({"name": "sources"}, "my.yaml: name: 'sources' is a folder of its own"),
         ({"results": "re{s}ults"}, "my.yaml: results: holds a brace"),
         ({"prompts.seed": 2**64}, "my.yaml: prompts.seed:"),
+        ({"prompts": {"dedupe": {"near": True}}}, "my.yaml: prompts.dedupe.near: True should be a number or False"),
+        ({"prompts": {"dedupe": {"near": 1.5}}}, "my.yaml: prompts.dedupe.near: 1.5 should be less than or equal to 1"),
+        ({"prompts": {"eval": 0.6}}, "my.yaml: prompts.eval: 0.6 should be less than or equal to 0.5"),
         (
             {"sources.a.take": "ten"},
             "my.yaml: sources.a.take: 'ten' should be a whole number or 'all'",

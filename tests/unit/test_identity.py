@@ -46,6 +46,7 @@ def run_name(**changes: Any) -> str:
         {"results": "elsewhere"},
         {"sampling": {"temperature": 0.7}},
         {"prompts": {"allow_short": True}},
+        {"prompts": {"eval": 0, "dedupe": {"near": False}}},
     ],
 )
 def test_what_decides_no_content_changes_nothing(project: Path, changes: dict[str, Any]) -> None:
@@ -59,6 +60,8 @@ def test_what_decides_no_content_changes_nothing(project: Path, changes: dict[st
         {"sampling": {"temperature": 0.6}},
         {"chunks": {"size": 10}},
         {"prompts": {"seed": 1}},
+        {"prompts": {"eval": 0.1}},
+        {"prompts": {"dedupe": {"near": 0.8}}},
         {"model": {"path": "org/other"}},
         {"servers": {"args": {"quantization": "fp8"}}},
         {"servers": {"args": {"a-flag-of-tomorrow": 1}}},

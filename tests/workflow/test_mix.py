@@ -1,11 +1,12 @@
 """From sources to chunks: takes and totals, rejected rows, a mix that falls short."""
 
+import re
 from collections import Counter
 from typing import Any
 
 import polars as pl
 
-from tests.standin.project import Project
+from tests.standin.project import Project, Result
 from workflow_scripts import files
 
 
@@ -103,3 +104,44 @@ def test_what_falls_short_is_made_up_for_by_its_substitutes_and_the_rest_by_fill
     assert "  more stands in " in result.output and "more fills up " in result.output
     counts = pl.read_parquet(fresh.made.manifest)["source"].value_counts()
     assert dict(counts.iter_rows()) == {"questions": 12, "chats": 8, "more": 8}
+
+
+def reads(result: Result) -> list[str]:
+    return re.findall(r"^source (\w+): reading", result.output, flags=re.MULTILINE)
+
+
+def test_a_changed_take_reads_no_source_again_and_a_new_source_is_the_only_one_read(fresh: Project) -> None:
+    shards = fresh.results / "sources"
+    assert fresh.run("prompts").code == 0
+    before, folder = fresh.tree(shards), fresh.made.folder
+    fresh.config["sources"]["questions"]["take"] = 5
+    result = fresh.run("prompts")
+    assert result.code == 0 and fresh.made.folder != folder
+    assert "Source questions" in result.jobs and reads(result) == []
+    assert fresh.tree(shards) == before and taken(fresh) == {"questions": 5, "chats": 12}
+
+    fresh.write_rows("more", [{"prompt": "More?", "response": "Old."}])
+    fresh.config["sources"]["more"] = {"path": "data/more.jsonl", "shape": "prompt_response"}
+    result = fresh.run("prompts")
+    assert result.code == 0, result.output
+    assert reads(result) == ["more"]
+    assert before.items() < fresh.tree(shards).items()
+    assert taken(fresh) == {"questions": 5, "chats": 12, "more": 1}
+
+
+def test_near_duplicates_are_dropped_on_file_and_the_evaluation_set_is_apart(fresh: Project) -> None:
+    story = "Tell me a story of a fox, a crow and a very large piece of cheese"
+    fresh.write_rows("questions", [{"prompt": f"{n} {story * 2}?", "response": ""} for n in range(1, 9)])
+    fresh.config["prompts"] = {"dedupe": {"near": 0.8}, "eval": 0.5}
+    fresh.finish()
+    dropped = pl.read_parquet(fresh.made.dropped)
+    manifest = pl.read_parquet(fresh.made.manifest)
+    assert dropped["reason"].to_list() == ["near_duplicate"] * 7 and len(manifest) == 13
+    assert set(dropped["repeats"]) == set(manifest.filter(pl.col("source") == "questions")["prompt_id"])
+    (index,) = fresh.made.folder.glob("training/*/training.json")
+    by_name: dict[str, set[str]] = {"train": set(), "eval": set()}
+    for entry in files.read_json(index)["files"]:
+        by_name[entry["path"].split("-")[0]] |= set(pl.read_parquet(index.parent / entry["path"])["prompt_id"])
+    splits = manifest.group_by("split").agg("prompt_id")
+    assert by_name == {split: set(ids) for split, ids in splits.iter_rows()}
+    assert all(by_name.values())

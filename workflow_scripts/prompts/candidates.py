@@ -1,6 +1,6 @@
 """The prompts that a mix draws from: each shard's in its seeded order, a stand-in's only once it is needed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from workflow_scripts.config import Reading
 from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import say
 from workflow_scripts.prompts.filters import Filter, Hit
-from workflow_scripts.prompts.mix import AT_ONCE, Candidate, Drop, Ref, order_key
+from workflow_scripts.prompts.mix import AT_ONCE, Candidate, Drop, Ref, Text, order_key
 from workflow_scripts.run import Run
 from workflow_scripts.sources.locking import Locked, lock_dataset
 from workflow_scripts.sources.normalize import ensure_shard
@@ -26,6 +26,7 @@ class Shards:
 
     run: Run
     filters: Sequence[Filter] = ()
+    text_of: Callable[[str, str | None], Text] | None = None  # where near-duplicates are looked for
     stand_ins: dict[str, Locked] = field(default_factory=dict)
     frames: dict[str, pl.DataFrame] = field(default_factory=dict)
     paths: dict[str, Path] = field(default_factory=dict)
@@ -88,7 +89,7 @@ class Shards:
         order = pl.Series("order", [order_key(seed, key) for key in frame["dedupe_key"]], dtype=pl.Binary)
         self.frames[name] = frame.with_columns(order).sort("order", "first_id", "row")
         keys = self.frames[name]["dedupe_key" if self.run.config.prompts.dedupe.exact else "first_id"]
-        if not self.filters and not self.run.config.prompts.dedupe.near:
+        if not self.filters and self.text_of is None:
             return (Candidate(Ref(name, number), key) for number, key in enumerate(keys))
         return self._looked_at(name, keys)
 
@@ -96,18 +97,14 @@ class Shards:
         number = 0
         for block in _blocks(self.paths[name], self.frames[name]["row"]):
             dropped = _hits(self.filters, block)
-            texts = block["messages"], block["tools"]
-            for index, key in enumerate(keys[number : number + len(block)]):
+            rows = zip(keys[number : number + len(block)], block["messages"], block["tools"], strict=True)
+            for index, (key, messages, tools) in enumerate(rows):
                 ref = Ref(name, number + index)
                 if index in dropped:
                     reason, hit = dropped[index]
                     yield Candidate(ref, key, drop=Drop(ref, reason, hit.repeats, hit.detail))
-                elif self.run.config.prompts.dedupe.near:
-                    from workflow_scripts.prompts.near import text_of
-
-                    yield Candidate(ref, key, text_of(*(column[index] for column in texts)))
                 else:
-                    yield Candidate(ref, key)
+                    yield Candidate(ref, key, self.text_of(messages, tools) if self.text_of else None)
             number += len(block)
 
 

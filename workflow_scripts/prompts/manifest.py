@@ -41,16 +41,15 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
     """
     config = run.config
     filters = filters_of(run)
-    shards = Shards(run, filters)
+    shards, near = Shards(run, filters), None
+    if config.prompts.dedupe.near:
+        from workflow_scripts.prompts.near import NearDuplicates, text_of
+
+        shards.text_of, near = text_of, NearDuplicates(config.prompts.dedupe.near)
     own = [shards.own(name) for name in config.sources]
     substitutes = [shards.substitutes(name) for name in config.sources]
     fill = [shards.fill(name, reading) for name, reading in config.prompts.fill.items()]
     takes = [source.take for source in config.sources.values()]
-    near = None
-    if config.prompts.dedupe.near is not False:
-        from workflow_scripts.prompts.near import NearDuplicates
-
-        near = NearDuplicates(config.prompts.dedupe.near)
     drawn, filled = draw(own, substitutes, takes, config.prompts.total, fill, near)
     accounted = account(run, shards, drawn, filled)
     if accounted["short"] and not config.prompts.allow_short:
@@ -77,7 +76,7 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
     accounted["split"] = {
         "eval": config.prompts.eval,
         "prompts": {name: counts[name] for name in ("train", "eval")},
-        "note": "by first_id alone: the eval sets of smaller fractions are part of those of larger ones",
+        "note": "by first_id, in clusters of near-duplicates that of the first; smaller shares are part of it",
     }
     return manifest, _dropped(shards, (drop for result in results for drop in result.drops)), accounted
 

@@ -40,7 +40,11 @@ def _hashed(text: str) -> Hashes:
 
 def runs(text: str) -> Hashes:
     """The set of a text's runs of five characters, as sorted hashes; empty for an empty text."""
-    return np.unique(_hashed(text)) if text else np.empty(0, np.uint64)
+    if not text:
+        return np.empty(0, np.uint64)
+    hashes: Hashes = np.sort(_hashed(text))
+    first: NDArray[np.bool_] = np.append(True, hashes[1:] != hashes[:-1])
+    return hashes[first]
 
 
 def jaccard(one: Hashes, other: Hashes) -> float:

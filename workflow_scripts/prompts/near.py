@@ -119,10 +119,13 @@ class NearDuplicates:
         numbers, counts = np.unique(np.concatenate(found), return_counts=True)
         numbers = numbers[np.argsort(-counts, kind="stable")[:CROWD]]
         estimates = (self._sketches[numbers] == self._new[index]).mean(axis=1)
+        hopeful = np.sort(numbers[estimates >= self._hopeful]).tolist()
+        if not hopeful:
+            return []
         turns = runs(self._batch[index].turns)
         near: list[tuple[int, float]] = []
         joined: set[int] = set()
-        for other in np.sort(numbers[estimates >= self._hopeful]).tolist():
+        for other in hopeful:
             if self._root(other) in joined and (not self._taken[other] or any(self._taken[one] for one, _ in near)):
                 continue
             similarity = self._similarity(turns, self._batch[index].frame, other)
