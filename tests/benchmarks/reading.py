@@ -1,7 +1,8 @@
 """Reading a source, against `datasets` streaming and a Python map on the same files.
 
 `python tests/benchmarks/reading.py` makes the files in a temporary folder (4 GB) and prints two tables. Ours is the
-whole shard: prompts.parquet, rejects, stats. Theirs makes the same ids and JSON strings of each row and keeps nothing.
+whole shard: prompts.parquet, rejects, stats. Theirs makes the same ids and JSON strings of each row, and keeps nothing
+but where it says so.
 Each figure is the median of three runs, each in a process of its own, without its imports.
 """
 
@@ -10,7 +11,6 @@ import json
 import os
 import random
 import re
-import resource
 import statistics
 import subprocess
 import sys
@@ -29,7 +29,7 @@ CHECKED_ROWS = 1000
 
 
 class Measured(NamedTuple):
-    """One run: seconds by the clock, of all processors, and the peak of resident memory (MB)."""
+    """One run: seconds by the clock, of all processors, and the peak of memory (MB), of all its processes together."""
 
     seconds: float
     cpu: float
@@ -143,6 +143,10 @@ def theirs(file: Path) -> None:
     exhaust(streamed(file).map(their_map))
 
 
+def theirs_written(file: Path) -> None:
+    streamed(file).map(their_map).to_parquet(str(file.with_name(f"shard-{file.name}")))
+
+
 def theirs_trivial(file: Path) -> None:
     exhaust(streamed(file).map(lambda row: row))
 
@@ -154,6 +158,7 @@ def exhaust(items: Iterable[object]) -> None:
 
 WAYS: dict[str, Callable[[Path], None]] = {
     "`datasets` and a map": theirs,
+    "`datasets`, a map and to_parquet": theirs_written,
     "`datasets` and a trivial map": theirs_trivial,
     "a shard, one process": ours_alone,
     "a shard": ours,
@@ -165,13 +170,30 @@ def measure(way: str, file: Path) -> Measured:
     home = file.parent / "home"
     env = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
     argv = [sys.executable, __file__, way, str(file)]
-    printed = subprocess.run(argv, env=env, check=True, stdout=subprocess.PIPE, text=True).stdout
+    run = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True)
+    memory = 0
+    while run.poll() is None:
+        memory = max(memory, memory_of(run.pid))
+        time.sleep(0.05)
+    assert run.returncode == 0 and run.stdout is not None
+    seconds, cpu = json.loads(run.stdout.read().splitlines()[-1])
     subprocess.run(["rm", "-rf", file.with_name(f"shard-{file.name}"), home], check=True)
-    return Measured(*json.loads(printed.splitlines()[-1]))
+    return Measured(seconds, cpu, memory / 1024)
 
 
-def measured_here(way: str, file: Path) -> Measured:
-    """One run in this process and those that it starts, each of which counts as the largest."""
+def memory_of(pid: int) -> int:
+    """kB that a process and its children hold; what several share is divided among them."""
+    processes = Path(f"/proc/{pid}")
+    try:
+        held = re.findall(r"^Pss:\s+(\d+) kB", (processes / "smaps_rollup").read_text(), re.MULTILINE)
+        children = (processes / f"task/{pid}/children").read_text().split()
+    except OSError:  # it has ended
+        return 0
+    return sum(map(int, held)) + sum(memory_of(int(child)) for child in children)
+
+
+def measured_here(way: str, file: Path) -> tuple[float, float]:
+    """Seconds of one run in this process and those that it starts: by the clock, and of all processors."""
     if WAYS[way] in (ours, ours_alone):
         import workflow_scripts.sources.normalize  # noqa: F401
     else:
@@ -182,11 +204,7 @@ def measured_here(way: str, file: Path) -> Measured:
 
     started, used = time.monotonic(), cpu()
     WAYS[way](file)
-    seconds, used = time.monotonic() - started, cpu() - used
-    # Not ru_maxrss, which begins with that of the process that started this one.
-    peak = int(re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[0])
-    peak += processes() * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    return Measured(seconds, used, peak / 1024)
+    return time.monotonic() - started, cpu() - used
 
 
 def check(file: Path) -> None:

@@ -1,6 +1,7 @@
 """A run whose sources are read already: its folder up to the point where the manifest is drawn."""
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ from workflow_scripts import files
 from workflow_scripts.records import Message
 from workflow_scripts.run import Run
 from workflow_scripts.sources import NORMALIZER_VERSION
-from workflow_scripts.sources.conversion import ShardRow
+from workflow_scripts.sources.conversion import ShardRow, batch_of
 from workflow_scripts.sources.prompt_ids import Tools, identify
+from workflow_scripts.sources.readers import BATCH_ROWS
 from workflow_scripts.sources.shard import PromptsWriter
 
 
@@ -35,8 +37,9 @@ def write_shard(folder: Path, rows: Iterable[ShardRow]) -> dict[str, Any]:
     files.make_folder(folder)
     prompts = folder / "prompts.parquet"
     writer = PromptsWriter(prompts)
-    for row in rows:
-        writer.add(row)
+    waiting = iter(rows)
+    while batch := list(islice(waiting, BATCH_ROWS)):
+        writer.add(batch_of(batch))
     writer.close()
     files.write_jsonl_zst(folder / "rejects.jsonl.zst", [])
     stats = {

@@ -147,7 +147,6 @@ def test_hopeless_reading_ends_early(tmp_path: Path, monkeypatch: pytest.MonkeyP
     [
         ("prompt_response", {}, [], "holds no rows"),
         ("prompt_response", {"id": "key"}, good(3), "no row has the column key, .*columns found: prompt, response"),
-        ("messages", {"input": "x"}, good(3), r"sources\.demo\.columns\.input: means nothing to the shape messages"),
     ],
 )
 def test_what_else_is_wrong_with_a_source(

@@ -57,6 +57,24 @@ def test_no_row_raises_anything_but_a_reject(shape: Shape, row: dict[str, Any]) 
     prompt_ids.identify(conversation.messages, conversation.tools)
 
 
+def made(turns: list[Any], **columns: Any) -> Conversation | tuple[str, str]:
+    try:
+        return converter("messages", column_names("messages", Columns()))({"messages": turns, **columns})
+    except Rejected as why:
+        return why.kind, why.detail
+
+
+plain_turn = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "human", "assistant", "gpt", "system", "tool"]), "content": words | st.text()}
+)
+
+
+@given(turns=st.lists(plain_turn | turn, max_size=4))
+def test_plain_turns_are_read_as_all_others_are(turns: list[Any]) -> None:
+    # A further field of the turn, which means nothing, takes it through all the rules.
+    assert made(turns) == made([{**turn, "weight": 1} for turn in turns])
+
+
 said = st.text(min_size=1).filter(str.strip)
 spoken = said.filter(lambda text: "USER:" not in text and "ASSISTANT:" not in text and "FUNCTION" not in text)
 

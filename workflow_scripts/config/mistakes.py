@@ -99,7 +99,7 @@ def _explain(item: Any, model: type[BaseModel]) -> str | None:
         return f"unknown key; {meant}allowed here: {', '.join(allowed)}"
     if kind == "missing":
         return "is missing"
-    if kind == "too_short":
+    if kind in ("too_short", "string_too_short"):
         return "must not be empty"
     if kind == "string_pattern_mismatch":
         pattern = context["pattern"]

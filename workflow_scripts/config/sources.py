@@ -4,8 +4,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from workflow_scripts.config.fields import Count, HomePath, Name, Scalar, Section
+from workflow_scripts.config.fields import Count, HomePath, Name, Scalar, Section, Text
 from workflow_scripts.config.mistakes import DATASET
+from workflow_scripts.sources import shapes
 
 Shape = Literal[
     "messages",
@@ -24,12 +25,12 @@ Shape = Literal[
 class Columns(Section):
     """Which columns hold what; null where the shape's usual name is meant (see config/README.md)."""
 
-    prompt: str | None = Field(None, description="the user's text, or the list of messages")
-    response: str | None = Field(None, description="the recorded answer")
-    system: str | None = Field(None, description="the system prompt")
-    input: str | None = Field(None, description="further text below the instruction (alpaca)")
-    tools: str | None = Field(None, description="the tools, a list or a JSON string")
-    id: str | None = Field(None, description="the row's own id")
+    prompt: Text | None = Field(None, description="the user's text, or the list of messages")
+    response: Text | None = Field(None, description="the recorded answer")
+    system: Text | None = Field(None, description="the system prompt")
+    input: Text | None = Field(None, description="further text below the instruction (alpaca)")
+    tools: Text | None = Field(None, description="the tools, a list or a JSON string")
+    id: Text | None = Field(None, description="the row's own id")
 
 
 class Reading(Section):
@@ -40,19 +41,17 @@ class Reading(Section):
         description="local: a file, a folder or a glob: .parquet, .jsonl, .ndjson, .json, JSON also as .gz or .zst",
     )
     dataset: Annotated[str, Field(pattern=DATASET)] | None = Field(None, description="the hub's owner/name")
-    config: Annotated[str, Field(strict=True)] | None = Field(None, description="the dataset's config, quoted")
-    split: (
-        Annotated[str, Field(strict=True)]
-        | Annotated[list[Annotated[str, Field(strict=True)]], Field(min_length=1)]
-        | None
-    ) = Field(None, description="a split or a list of splits; null: `train`, or the only one")
-    revision: Annotated[str, Field(strict=True)] | None = Field(
+    config: Text | None = Field(None, description="the dataset's config, quoted")
+    split: Text | Annotated[list[Text], Field(min_length=1)] | None = Field(
+        None, description="a split or a list of splits; null: `train`, or the only one"
+    )
+    revision: Text | None = Field(
         None, description="branch, tag or commit; a full commit is best. It is looked up once for a run"
     )
-    files: list[str] = Field(default_factory=list, description="files of the repository, as globs, instead of a split")
+    files: list[Text] = Field(default_factory=list, description="files of the repository, as globs, instead of a split")
     shape: Shape | Literal["auto"] = Field("auto", description="how a row holds its conversation; auto: recognized")
     columns: Columns = Field(default_factory=Columns)
-    where: dict[str, Scalar | list[Scalar]] = Field(
+    where: dict[Text, Scalar | Annotated[list[Scalar], Field(min_length=1)]] = Field(
         default_factory=dict, description="only rows whose column has this value, or one of these"
     )
     sample: Count | None = Field(None, description="an even sample of so many rows, of a source too big to keep")
@@ -68,6 +67,25 @@ class Reading(Section):
             raise ValueError(f"`{of_hub[0]}` is for datasets of the hub; with `path` leave it out")
         if self.files and (self.config or self.split):
             raise ValueError("give `files`, or `config` and `split`, not both")
+        for key in ("split", "files"):
+            named = getattr(self, key)
+            if isinstance(named, list) and len(set(named)) < len(named):
+                raise ValueError(f"`{key}` names something twice; its rows would be read twice")
+        return self
+
+    @model_validator(mode="after")
+    def _of_its_shape(self) -> "Reading":
+        """Of `auto` the same is told when the rows are seen."""
+        if self.shape == "auto":
+            return self
+        unknown = shapes.meaningless(self.shape, self.columns)
+        if unknown is not None:
+            raise ValueError(
+                f"`columns.{unknown}` means nothing to the shape {self.shape}, which has "
+                f"{', '.join(shapes.USUAL[self.shape])}; leave it out"
+            )
+        if self.shape == "message_tree" and self.sample is not None:
+            raise ValueError(f"`sample`: {shapes.NO_SAMPLE_OF_TREES}")
         return self
 
 

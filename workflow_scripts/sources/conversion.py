@@ -1,9 +1,10 @@
 """Rows to prompts, a batch at a time; nothing here depends on the rows of other batches."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
+import pyarrow as pa
 
 from workflow_scripts.records import Reject
 from workflow_scripts.sources import prompt_ids, rejects, shapes
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ShardRow(NamedTuple):
-    """One prompt: the columns of shard.SCHEMA but `row`, in order."""
+    """One prompt: a row of SCHEMA."""
 
     first_id: str
     all_id: str
@@ -28,10 +29,32 @@ class ShardRow(NamedTuple):
     dedupe_key: str
 
 
-class Converted(NamedTuple):
-    """What a batch gave: prompts, rejects with their classes, both in order, the counts, and what it did not have."""
+# The columns of a shard but a prompt's number there.
+SCHEMA = pa.schema(
+    [
+        pa.field("first_id", pa.string(), nullable=False),
+        pa.field("all_id", pa.string(), nullable=False),
+        pa.field("source_id", pa.string(), nullable=False),  # the row's own id, or FILE:ROW
+        pa.field("source_row", pa.int64(), nullable=False),  # number among all rows of the source, from 0
+        pa.field("messages", pa.string(), nullable=False),  # JSON: list of records.Message
+        pa.field("tools", pa.string()),  # JSON: list of tools, or null
+        pa.field("meta", pa.string(), nullable=False),  # JSON: object
+        pa.field("dedupe_key", pa.string(), nullable=False),
+    ]
+)
 
-    prompts: list[ShardRow]
+
+def batch_of(rows: Sequence[ShardRow]) -> pa.RecordBatch:
+    """The rows as Arrow's, of SCHEMA."""
+    columns = zip(*rows, strict=True) if rows else ((),) * len(SCHEMA)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+class Converted(NamedTuple):
+    """What a batch gave: prompts (see SCHEMA), rejects with their classes, the counts, and what it did not have."""
+
+    prompts: pa.RecordBatch
     rejects: list[tuple[str, Reject]]
     tally: Tally
     unseen: set[str]
@@ -48,26 +71,28 @@ class Conversion(NamedTuple):
 
     def convert(self, rows: Iterable[SourceRow], seen: int = 0) -> Converted:
         """Make each row a prompt or a reject; `seen` rows were read before."""
-        made = Converted([], [], Tally(), set(self.watched))
+        prompts: list[ShardRow] = []
+        refused: list[tuple[str, Reject]] = []
+        tally, unseen = Tally(), set(self.watched)
         read = shapes.converter(self.shape, self.names)
         for index, source_row in enumerate(rows, seen):
             if self.sample is not None and not is_sampled(index, *self.sample):
                 continue
-            made.tally.rows += 1
+            tally.rows += 1
             row = source_row.row
             try:
                 if isinstance(row, rejects.BadRow):
                     raise rejects.Rejected(row.kind, row.detail)
-                made.tally.see(row)
-                if made.unseen:
-                    made.unseen.difference_update(held_columns(row, made.unseen))
+                tally.see(row)
+                if unseen:
+                    unseen.difference_update(held_columns(row, unseen))
                 if self.where:
                     self._check_where(row)
-                made.prompts.append(self._prompt(source_row, row, read(row), made.tally))
+                prompts.append(self._prompt(source_row, row, read(row), tally))
             except rejects.Rejected as why:
-                made.rejects.append((why.kind, _reject(why, source_row)))
-                made.tally.reject(why)
-        return made
+                refused.append((why.kind, _reject(why, source_row)))
+                tally.reject(why)
+        return Converted(batch_of(prompts), refused, tally, unseen)
 
     def _check_where(self, row: Row) -> None:
         for name, wanted in self.where.items():
@@ -79,7 +104,8 @@ class Conversion(NamedTuple):
         messages, tools = conversation.messages, conversation.tools
         own_id = shapes.row_id(row, self.names["id"])
         ids = prompt_ids.identify(messages, tools)
-        made = ShardRow(
+        tally.prompt(row, ids.characters, conversation)
+        return ShardRow(
             ids.first_id,
             ids.all_id,
             f"{source_row.file}:{source_row.number}" if own_id is None else own_id,
@@ -89,8 +115,6 @@ class Conversion(NamedTuple):
             "{}",
             ids.dedupe_key,
         )
-        tally.prompt(row, prompt_ids.prompt_side(messages), conversation)
-        return made
 
 
 def held_columns(row: Row, names: Iterable[str]) -> set[str]:

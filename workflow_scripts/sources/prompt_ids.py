@@ -33,22 +33,30 @@ def prompt_side(messages: list[Message]) -> list[Message]:
 
 
 class Ids(NamedTuple):
-    """The prompt's id under `turns: first` and under `turns: all`, and the hex sha256 of its `prompt_text`."""
+    """The prompt's id under `turns: first` and under `turns: all`, and the hex sha256 of its `prompt_text`.
+
+    `characters` are those of the messages that `first_id` is made of.
+    """
 
     first_id: str
     all_id: str
     dedupe_key: str
+    characters: int
 
 
 def identify(messages: list[Message], tools: Tools) -> Ids:
     """What a conversation's prompt is known by."""
     asked = prompt_side(messages)
     first_id = all_id = _hash(asked, tools)
-    for message in messages[len(asked) :]:
-        if message["role"] != "assistant":
-            all_id = _hash(messages, tools)
-            break
-    return Ids(first_id, all_id, hashlib.sha256(prompt_text(asked, tools).encode()).hexdigest())
+    if len(messages) > len(asked) + 1:
+        for message in messages[len(asked) :]:
+            if message["role"] != "assistant":
+                all_id = _hash(messages, tools)
+                break
+    characters = 0
+    for message in asked:
+        characters += len(message["content"])
+    return Ids(first_id, all_id, hashlib.sha256(_text(asked, tools).encode()).hexdigest(), characters)
 
 
 _KEYS: Final = ("role", "content", "name")
@@ -76,7 +84,11 @@ def prompt_text(messages: list[Message], tools: Tools) -> str:
 
     One line per message, `role: text`, in NFC, case-folded, white space collapsed; then the tools, if any.
     """
-    lines = [f"{message['role']}: {_plain(message['content'])}" for message in prompt_side(messages)]
+    return _text(prompt_side(messages), tools)
+
+
+def _text(asked: list[Message], tools: Tools) -> str:
+    lines = [f"{message['role']}: {_plain(message['content'])}" for message in asked]
     if tools:
         lines.append("tools: " + _plain(orjson.dumps(tools, option=orjson.OPT_SORT_KEYS).decode()))
     return "\n".join(lines)

@@ -48,17 +48,8 @@ class Reading:
         self._shape: config.Shape = shape
         self._names = shapes.column_names(shape, columns)
         self.tally.shape = shape
-        for key, column in columns:
-            if column is not None and key not in self._names:
-                raise PlainError(
-                    f"sources.{self._name}.columns.{key}: means nothing to the shape {shape}, which has "
-                    f"{', '.join(self._names)}; leave it out"
-                )
-        if shape == "message_tree" and self._source.sample is not None:
-            raise PlainError(
-                f"sources.{self._name}.sample: rows of the shape message_tree belong together, and a sample would tear "
-                f"them apart; leave it out"
-            )
+        if shape == "message_tree" and self._source.sample is not None:  # recognized only now
+            raise PlainError(f"sources.{self._name}.sample: {shapes.NO_SAMPLE_OF_TREES}")
 
     def _recognize(self, files: list[NamedFile]) -> None:
         with closing(read_source(files, None, self._source.max_row_bytes)) as rows:
@@ -104,8 +95,7 @@ class Reading:
             for made in batches:
                 self.tally.add(made.tally)
                 self._unseen &= made.unseen
-                for prompt in made.prompts:
-                    writer.add(prompt)
+                writer.add(made.prompts)
                 for kind, reject in made.rejects:
                     self._examples.setdefault(kind, reject)
                     yield reject

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from workflow_scripts.config import Columns, Shape
 from workflow_scripts.sources.readers import Row
 from workflow_scripts.sources.rejects import Rejected
-from workflow_scripts.sources.shapes import LANGUAGES, USUAL, Key, Names, column_names, held, trees
+from workflow_scripts.sources.shapes import LANGUAGES, Key, Names, column_names, held, meaningless, trees
 from workflow_scripts.sources.shapes.transcripts import is_transcript
 from workflow_scripts.sources.tools import parse
 
@@ -208,7 +208,7 @@ def _texts(table: _Table, columns: Columns) -> Recognized | None:
 
 def _recognized(table: _Table, shape: Shape, columns: Columns, names: dict[Key, str], why: str) -> Recognized | None:
     """The shape with these columns; None if the config names one that means nothing to the shape."""
-    if any(named is not None and key not in USUAL[shape] for key, named in columns):
+    if meaningless(shape, columns) is not None:
         return None
     usual = column_names(shape, columns)
     # Named where the shape would read another column, which rows have too.

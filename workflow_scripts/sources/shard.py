@@ -14,22 +14,9 @@ import pyarrow.parquet as pq
 
 from workflow_scripts import files
 from workflow_scripts.errors import PlainError
-from workflow_scripts.sources import NORMALIZER_VERSION
-from workflow_scripts.sources.conversion import ShardRow
+from workflow_scripts.sources import NORMALIZER_VERSION, conversion
 
-SCHEMA = pa.schema(
-    [
-        pa.field("row", pa.int64(), nullable=False),  # number in the shard, from 0
-        pa.field("first_id", pa.string(), nullable=False),
-        pa.field("all_id", pa.string(), nullable=False),
-        pa.field("source_id", pa.string(), nullable=False),  # the row's own id, or FILE:ROW
-        pa.field("source_row", pa.int64(), nullable=False),  # number among all rows of the source, from 0
-        pa.field("messages", pa.string(), nullable=False),  # JSON: list of records.Message
-        pa.field("tools", pa.string()),  # JSON: list of tools, or null
-        pa.field("meta", pa.string(), nullable=False),  # JSON: object
-        pa.field("dedupe_key", pa.string(), nullable=False),
-    ]
-)
+SCHEMA = pa.schema([pa.field("row", pa.int64(), nullable=False), *conversion.SCHEMA])  # `row`: here, from 0
 GROUP_ROWS = 10_000
 GROUP_BYTES = 32 << 20  # of text; a row group of very long prompts is cut here
 
@@ -42,30 +29,36 @@ class PromptsWriter:
 
     def __init__(self, path: Path) -> None:
         self.rows = 0
-        self._bytes = 0
-        self._held: list[ShardRow] = []
+        self._held: list[pa.RecordBatch] = []
+        self._held_rows = self._held_bytes = 0
         self._writer = pq.ParquetWriter(path, SCHEMA, compression="zstd", use_dictionary=False)
         self._thread = ThreadPoolExecutor(1)
         self._writing: Future[None] | None = None
 
-    def add(self, row: ShardRow) -> None:
-        """Write one prompt."""
-        self._held.append(row)
-        self._bytes += len(row.messages) + (len(row.tools) if row.tools else 0)
-        if len(self._held) == GROUP_ROWS or self._bytes >= GROUP_BYTES:
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Write prompts (conversion.SCHEMA)."""
+        while self._held_rows + len(batch) >= GROUP_ROWS:
+            room = GROUP_ROWS - self._held_rows
+            self._hold(batch[:room])
+            self._flush()
+            batch = batch[room:]
+        self._hold(batch)
+        if self._held_bytes >= GROUP_BYTES:
             self._flush()
 
+    def _hold(self, batch: pa.RecordBatch) -> None:
+        self._held.append(batch)
+        self._held_rows += len(batch)
+        self._held_bytes += batch.nbytes
+
     def _flush(self) -> None:
-        numbers = range(self.rows, self.rows + len(self._held))
-        columns = [
-            pa.array(column, field.type)
-            for column, field in zip((numbers, *zip(*self._held, strict=True)), SCHEMA, strict=True)
-        ]
+        table = pa.Table.from_batches(self._held, conversion.SCHEMA)
+        numbers = pa.array(range(self.rows, self.rows + self._held_rows), pa.int64())
         self._wait()
-        self._writing = self._thread.submit(self._writer.write_table, pa.Table.from_arrays(columns, schema=SCHEMA))
-        self.rows += len(self._held)
-        self._held.clear()
-        self._bytes = 0
+        self._writing = self._thread.submit(self._writer.write_table, table.add_column(0, SCHEMA.field(0), numbers))
+        self.rows += self._held_rows
+        self._held = []
+        self._held_rows = self._held_bytes = 0
 
     def _wait(self) -> None:
         if self._writing is not None:
@@ -74,7 +67,7 @@ class PromptsWriter:
     def close(self) -> None:
         """Write what is held, and the file's end."""
         with self._thread:
-            if self._held:
+            if self._held_rows:
                 self._flush()
             self._wait()
             self._writer.close()

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from workflow_scripts.records import Message
 from workflow_scripts.sources import rejects
 from workflow_scripts.sources.readers import Row
 from workflow_scripts.sources.shapes import LANGUAGES, Conversation
@@ -13,6 +12,7 @@ if TYPE_CHECKING:
     from workflow_scripts.config import Shape
 
 MAX_NAMES = 200  # of columns, roles and languages that are listed
+_LANGUAGES = frozenset(LANGUAGES)
 QUANTILES = (0, 10, 25, 50, 75, 90, 99, 100)
 
 
@@ -49,21 +49,17 @@ class Tally:
         if len(self.columns) < MAX_NAMES:
             self.columns.update(columns)
 
-    def prompt(self, row: Row, asked: list[Message], conversation: Conversation) -> None:
-        """Count one prompt; `asked` are its messages before the first answer."""
+    def prompt(self, row: Row, characters: int, conversation: Conversation) -> None:
+        """Count one prompt; `characters` are those before the first answer."""
         self.prompts += 1
+        roles = self.roles
         for role in conversation.roles:
-            self.roles[role] += 1
+            roles[role] += 1
         self.malformed_calls += conversation.malformed_calls
-        characters = 0
-        for message in asked:
-            characters += len(message["content"])
         self._characters[characters] += 1
-        language = None
-        for name in LANGUAGES:
-            if name in row:
-                language = row[name]
-                break
+        if _LANGUAGES.isdisjoint(row):
+            return
+        language = next(row[name] for name in LANGUAGES if name in row)
         if isinstance(language, str) and (language in self.languages or len(self.languages) < MAX_NAMES):
             self.languages[language] += 1
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # a worker process must not pay for its import
 
 __all__ = [
     "LANGUAGES",
+    "NO_SAMPLE_OF_TREES",
     "REQUIRED",
     "ROLES",
     "USUAL",
@@ -31,6 +32,7 @@ __all__ = [
     "converter",
     "gather",
     "held",
+    "meaningless",
     "row_id",
 ]
 
@@ -116,6 +118,14 @@ REQUIRED: "dict[Shape, tuple[Key, ...]]" = {
     "prompt_response_system": ("prompt", "system"),
     "tools_query_answers": ("prompt", "tools"),
 }
+
+
+NO_SAMPLE_OF_TREES = "rows of the shape message_tree belong together, and a sample would tear them apart; leave it out"
+
+
+def meaningless(shape: "Shape", columns: "Columns") -> str | None:
+    """A key of the columns that are named, which the shape does not know; None if there is none."""
+    return next((key for key, column in columns if column is not None and key not in USUAL[shape]), None)
 
 
 def column_names(shape: "Shape", columns: "Columns") -> Names:
