@@ -152,7 +152,8 @@ def _normalized(path: Path, name: str) -> Iterator[Earlier]:
         made = conversion.convert(held)
         rejected += len(made.rejects)
         taken += len(made.prompts)
-        yield from (Earlier(prompt.first_id, prompt.dedupe_key, prompt.source_row) for prompt in made.prompts)
+        columns = (made.prompts[name].to_pylist() for name in ("first_id", "dedupe_key", "source_row"))
+        yield from map(Earlier, *columns)
     if rejected:
         say(f"prompts.exclude: {name}: {rejected:,} rows are no prompts, and exclude nothing; {taken:,} are")
 
