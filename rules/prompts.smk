@@ -4,6 +4,7 @@ In:   RUN/sources/SOURCE.json of every source, ancient(): a manifest is frozen o
 Out:  RUN/manifest.parquet, RUN/manifest.json, RUN/dropped.parquet, and RUN/prompts/split.json. The chunks' own files
       are not declared: one flag keeps planning fast, and a chunk job that finds its file gone makes it again from the
       manifest.
+      The target `prompts` adds RUN/estimate.json, which no other rule takes.
 """
 
 
@@ -41,7 +42,25 @@ rule split:
         "exec python -m workflow_scripts.prompts.split {output:q} 2> {log:q}"
 
 
+rule estimate:
+    """Tell what the run will take: tokens, hours, bytes."""
+    input:
+        ancient(f"{RUN}/manifest.parquet"),
+        ancient(f"{RUN}/prompts/split.json"),
+    output:
+        f"{RUN}/estimate.json",
+    log:
+        f"{RUN}/logs/estimate.log",
+    conda:
+        "../envs/pipeline.yaml"
+    message:
+        "The estimate"
+    shell:
+        "exec python -m workflow_scripts.prompts.estimate {output:q} 2> {log:q}"
+
+
 rule prompts:
-    """Target: everything up to the chunks of prompts; no server is needed."""
+    """Target: everything up to the chunks of prompts, and what the run will take; no server is needed."""
     input:
         f"{RUN}/prompts/split.json",
+        f"{RUN}/estimate.json",

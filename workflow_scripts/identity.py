@@ -10,6 +10,7 @@ import orjson
 from workflow_scripts import files
 from workflow_scripts.config import Config, Reading, Source
 from workflow_scripts.errors import PlainError
+from workflow_scripts.prompts import inputs
 from workflow_scripts.serving.flags import content_flags
 from workflow_scripts.sources import NORMALIZER_VERSION
 from workflow_scripts.sources.readers import resolve
@@ -93,7 +94,7 @@ def shard_name(name: str, reading: Reading, found: list[dict[str, Any]]) -> str:
 
 
 def model_identity(path: str, revision: str | None, hashes: ContentHashes) -> dict[str, Any]:
-    """A local model by content, any other by name and revision."""
+    """A local model, or tokenizer, by content, any other by name and revision."""
     folder = Path(path)
     if not folder.is_dir():
         return {"path": path, "revision": revision}
@@ -106,21 +107,40 @@ def model_identity(path: str, revision: str | None, hashes: ContentHashes) -> di
     return {"files": found}
 
 
-def run_identity(config: Config, found: dict[str, list[dict[str, Any]]], hashes: ContentHashes) -> dict[str, Any]:
-    """Everything that RUN hashes, as JSON. Keys at their default are left out; the sources' order counts."""
+def run_identity(
+    config: Config,
+    found: dict[str, list[dict[str, Any]]],
+    hashes: ContentHashes,
+    drawn_against: dict[str, list[inputs.Input]] | None = None,
+) -> dict[str, Any]:
+    """Everything that RUN hashes, as JSON. Keys at their default are left out; the sources' order counts.
+
+    `drawn_against` is what inputs.plan_inputs found.
+    """
     sources = [[name, _source_identity(source, found[name])] for name, source in config.sources.items()]
-    # `allow_short` lets a run go on; it decides nothing about what the run holds.
-    deciding = config.model_copy(update={"prompts": config.prompts.model_copy(update={"allow_short": False})})
+    # `allow_short` lets a run go on; it decides nothing about what the run holds. Earlier prompts and benchmarks count
+    # by what they hold, below.
+    decontaminate = config.prompts.decontaminate.model_copy(update={"files": []})
+    prompts = {"allow_short": False, "exclude": [], "decontaminate": decontaminate}
+    deciding = config.model_copy(update={"prompts": config.prompts.model_copy(update=prompts)})
     sections = deciding.model_dump(
         exclude_defaults=True,
         include={"name", "prompts", "chunks", "sampling"},
         exclude={"prompts": {"fill": {"__all__": {"path"}}}},
     )
-    return sections | {
-        "sources": sources,
-        "model": model_identity(config.model.path, config.model.revision, hashes),
-        "args": content_flags(config.servers.args),
-    }
+    model = model_identity(config.model.path, config.model.revision, hashes)
+    if config.model.tokenizer is not None:
+        model |= {"tokenizer": model_identity(config.model.tokenizer, None, hashes)}
+    against = {"drawn_against": inputs.identity_of(drawn_against)} if drawn_against else {}
+    return (
+        sections
+        | against
+        | {
+            "sources": sources,
+            "model": model,
+            "args": content_flags(config.servers.args),
+        }
+    )
 
 
 def _source_identity(source: Source, found: list[dict[str, Any]]) -> dict[str, Any]:

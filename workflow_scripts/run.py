@@ -59,6 +59,10 @@ class Run:
         return self.folder / "manifest.json"
 
     @property
+    def estimate(self) -> Path:
+        return self.folder / "estimate.json"
+
+    @property
     def dropped(self) -> Path:
         """Every prompt that was drawn and not taken, with the reason."""
         return self.folder / "dropped.parquet"

@@ -16,9 +16,10 @@ from workflow_scripts import config as configs
 from workflow_scripts import files, identity, processes, recovery, results_lock
 from workflow_scripts.config import Config
 from workflow_scripts.errors import PlainError, plain_os_errors
+from workflow_scripts.prompts import inputs, locking
 from workflow_scripts.publishing.batches import batch_chunks, batch_names
 from workflow_scripts.reporting.forecast import disk_line
-from workflow_scripts.reporting.table import stand_ins, table
+from workflow_scripts.reporting.table import estimate_table, stand_ins, table
 from workflow_scripts.run import Run
 from workflow_scripts.sources.locking import lock_again, lock_sources
 
@@ -33,6 +34,7 @@ class Plan:
     run: Run
     identity: dict[str, Any]
     sources: dict[str, dict[str, Any]]  # as in lock.json: {NAME: {"shard": "sources/NAME-HASH", "files": [...]}}
+    inputs: dict[str, list[inputs.Input]]  # what prompts are drawn against; S3 prefixes by their names alone
     redrive: str | None = None  # the one that is asked for
 
     @property
@@ -153,19 +155,27 @@ def plan(values: dict[str, Any], where: str) -> Plan:
             found[name] = identity.source_files(name, source, hashes)
         except PlainError as error:
             problems.append(f"{where}: {error}")
+    against: dict[str, list[inputs.Input]] = {}
+    try:
+        against = inputs.plan_inputs(config, hashes)
+    except PlainError as error:
+        problems += [f"{where}: {line}" for line in str(error).splitlines()]
     model = Path(config.model.path)
     if (model.is_absolute() or config.model.path.startswith(".")) and not model.is_dir():
         problems.append(f"{where}: model.path: {model}: no such folder")
+    tokenizer = config.model.tokenizer
+    if tokenizer not in (None, "none") and tokenizer.count("/") != 1 and not Path(tokenizer).is_dir():
+        problems.append(f"{where}: model.tokenizer: {tokenizer}: no such folder, and no hub id (organization/name)")
     if problems:
         raise PlainError("\n".join(problems))
-    what = identity.run_identity(config, found, hashes)
+    what = identity.run_identity(config, found, hashes, against)
     hashes.save()
     run = Run(Path(config.results) / identity.run_name(what), config)
     sources = {
         name: {"shard": f"sources/{identity.shard_name(name, config.sources[name], listed)}", "files": listed}
         for name, listed in found.items()
     }
-    return Plan(config, run, what, sources)
+    return Plan(config, run, what, sources, against)
 
 
 @plain_os_errors()
@@ -279,6 +289,8 @@ def begin(plan: Plan, *, keep_incomplete: bool) -> None:
     if not run.lock.exists():
         sources = lock_sources(plan.config, plan.sources, run.results)
         lock = {"run": run.name, "format": 1, "identity": plan.identity, "sources": sources}
+        if found := locking.lock_inputs(run, plan.inputs):
+            lock["prompts"] = found
         files.write_json(run.lock, lock)
     files.read_json(run.lock, "sources", "identity")
     if line := disk_line(run):
@@ -324,6 +336,8 @@ def end(plan: Plan, asked: list[str]) -> None:
     """
     if any(not Path(path).exists() for path in asked):
         raise PlainError("Snakemake planned a part only. " + HOW_TO_GO_ON)
+    if str(plan.run.estimate) in asked:
+        print(estimate_table(files.read_json(plan.run.estimate)), file=sys.stderr)
     if plan.run.summary.exists():
         for line in stand_ins(files.read_json(plan.run.manifest_json)):
             print(line, file=sys.stderr)

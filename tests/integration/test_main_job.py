@@ -10,14 +10,17 @@ from pathlib import Path
 import datasets
 import polars as pl
 import pytest
+from transformers import AutoTokenizer
 
 from tests.integration.real_project import SECONDS, completions, real
 from tests.integration.real_store import check_bucket, embedded_store
 from tests.standin.project import Project
 from tests.standin.waiting import until
 from workflow_scripts import files
+from workflow_scripts.prompts.lengths import Counter
 from workflow_scripts.serving import model
 from workflow_scripts.serving.environment import Environment
+from workflow_scripts.sources.prompt_ids import prompt_side
 
 # Renders every prompt and decodes every answer with transformers, in the server environment.
 CHECK_IDS = """
@@ -65,6 +68,13 @@ def test_the_stored_ids_are_what_transformers_renders_and_decodes(finished: Proj
         [env.python, "-c", CHECK_IDS, folder], input=rows, capture_output=True, text=True, check=False, timeout=300
     )
     assert said.stdout == "same\n", said.stderr[-2000:]
+
+
+def test_prompts_are_counted_as_the_server_sees_them(finished: Project, env: Environment) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(model.ensure("embedded:SmolLM2-135M-Instruct", None, env.python))
+    rows = completions(finished.made)
+    counted = Counter(tokenizer, {}).count((prompt_side(row["messages"]), row["tools"]) for row in rows)
+    assert counted == [len(row["turns"][0]["prompt_token_ids"]) for row in rows]
 
 
 def test_training_rows_are_the_completions_token_for_token(finished: Project) -> None:

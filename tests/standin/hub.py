@@ -1,4 +1,4 @@
-"""A hub on 127.0.0.1 with the part of the Hugging Face hub's API that datasets are read by.
+"""A hub on 127.0.0.1 with the part of the Hugging Face hub's API that datasets, and files of models, are read by.
 
 Large files redirect to a second origin, another port, as on the real one. Runs in a thread: tests change it and read
 its log as they go; other processes reach it by HF_ENDPOINT.
@@ -117,12 +117,16 @@ class Hub:
         if origin == "store":
             app.router.add_get("/{hash}", self._stored)
             return app
-        repository = "/api/datasets/{owner}/{name}"
-        app.router.add_get(repository, self._info)
-        app.router.add_get(repository + "/revision/{revision}", self._info)
-        app.router.add_get(repository + "/tree/{revision}", self._tree)
-        app.router.add_get(repository + "/tree/{revision}/{path:.*}", self._tree)
-        for start in ("/datasets/{owner}/{name}/resolve", "/api/resolve-cache/datasets/{owner}/{name}"):
+        for repository in ("/api/datasets/{owner}/{name}", "/api/models/{owner}/{name}"):
+            app.router.add_get(repository, self._info)
+            app.router.add_get(repository + "/revision/{revision}", self._info)
+            app.router.add_get(repository + "/tree/{revision}", self._tree)
+            app.router.add_get(repository + "/tree/{revision}/{path:.*}", self._tree)
+        for start in (
+            "/datasets/{owner}/{name}/resolve",
+            "/api/resolve-cache/datasets/{owner}/{name}",
+            "/{owner}/{name}/resolve",
+        ):
             app.router.add_get(start + "/{revision}/{path:.*}", self._resolve)
         return app
 

@@ -20,7 +20,7 @@ from workflow_scripts.config.fields import HomePath, Name, Scalar, Section
 from workflow_scripts.config.generation import Model, Sampling, Servers
 from workflow_scripts.config.limits import Limits
 from workflow_scripts.config.outputs import Publish, Training
-from workflow_scripts.config.prompts import Chunks, Dedupe, Prompts
+from workflow_scripts.config.prompts import Chunks, Decontaminate, Dedupe, Prompts
 from workflow_scripts.config.sources import Columns, Reading, Shape, Source
 from workflow_scripts.errors import PlainError
 from workflow_scripts.sources import catalogue
@@ -29,6 +29,7 @@ __all__ = [
     "Chunks",
     "Columns",
     "Config",
+    "Decontaminate",
     "Dedupe",
     "Limits",
     "Model",
@@ -88,6 +89,8 @@ class Config(Section):
                 f"sampling.max_tokens ({self.sampling.max_tokens}) leaves no room for a prompt in "
                 f"servers.args.context-length ({context})"
             )
+        if self.model.tokenizer == "none" and self.prompts.max_prompt_tokens is not None:
+            raise ValueError("prompts.max_prompt_tokens needs a tokenizer, and model.tokenizer is none; leave one out")
         total = self.prompts.total
         takes = [source.take for source in self.sources.values() if source.take != "all"]
         if (

@@ -18,6 +18,10 @@ class Model(Section):
 
     path: HomePath = Field(description="a hub id, a local folder, or embedded:SmolLM2-135M-Instruct")
     revision: str | None = Field(None, description="the hub id's revision; a full commit is best")
+    tokenizer: HomePath | None = Field(
+        None,
+        description="a folder or hub id whose tokenizer counts prompts; null: the model's; none: nothing is counted",
+    )
 
     @field_validator("path")
     @classmethod

@@ -1,10 +1,11 @@
 """`prompts` and `chunks`: from the sources' shards to the manifest, and how it is cut."""
 
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from workflow_scripts.config.fields import Count, Name, Section, Seed
+from workflow_scripts.config.fields import Count, HomePath, Name, Section, Seed
 from workflow_scripts.config.sources import Reading, or_names
 
 
@@ -15,6 +16,40 @@ class Dedupe(Section):
     near: Annotated[float, Field(gt=0, le=1, strict=True)] | Literal[False] = Field(
         False, description="drop prompts whose text is as similar as this to an earlier one: a Jaccard threshold"
     )
+
+
+class Decontaminate(Section):
+    """Which prompts hold what a benchmark asks (see prompts/decontaminate.py)."""
+
+    files: list[HomePath] = Field(
+        default_factory=list, description="benchmarks: files, folders or globs; .jsonl, .json, .parquet, .csv, .txt"
+    )
+    columns: list[str] = Field(default_factory=list, description="the columns to look for; none: all text of a row")
+    ngram: Annotated[int, Field(ge=5, le=50, strict=True)] = Field(13, description="words that must stand together")
+    threshold: float = Field(
+        0, ge=0, le=1, description="share of a row's n-grams that a prompt must hold; 0: one is enough"
+    )
+
+    @model_validator(mode="after")
+    def _of_something(self) -> "Decontaminate":
+        if not self.files and self.model_fields_set - {"files"}:
+            raise ValueError("`files` is missing: the benchmarks")
+        return self
+
+
+def _or_files(schema: dict[str, Any]) -> None:
+    """For editors: a list of files will do."""
+    mapping = {"$ref": schema.pop("$ref")}
+    schema["anyOf"] = [{"type": "array", "items": {"type": "string"}}, mapping]
+
+
+def _s3_prefix(entry: str) -> str:
+    scheme, _, rest = entry.partition("://")
+    if scheme != "s3":
+        raise ValueError(f"{entry!r} is neither a path nor an s3:// prefix")
+    if not rest.partition("/")[0]:
+        raise ValueError(f"{entry!r} names no bucket: write s3://BUCKET/PREFIX/")
+    return entry
 
 
 class Prompts(Section):
@@ -28,8 +63,32 @@ class Prompts(Section):
     )
     allow_short: bool = Field(False, description="go on where the sources hold fewer prompts than asked")
     dedupe: Dedupe = Field(default_factory=Dedupe)
+    max_prompt_tokens: Count | None = Field(
+        None, description="longer prompts are dropped, by the target's tokenizer and chat template, tools included"
+    )
+    decontaminate: Decontaminate = Field(
+        default_factory=Decontaminate,
+        json_schema_extra=_or_files,
+        description="benchmark files whose text no prompt may hold",
+    )
+    exclude: list[Annotated[str, Field(min_length=1)]] = Field(
+        default_factory=list,
+        description="prompts not to take again: runs, folders, files, globs or s3:// prefixes of earlier ones",
+    )
     eval: float = Field(0.0, ge=0, le=0.5, description="share of the prompts set apart for evaluation, by their ids")
     seed: Seed = Field(0, description="decides which rows are drawn, and their order")
+
+    @field_validator("decontaminate", mode="before")
+    @classmethod
+    def _files(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            raise ValueError(f"write a list: [{value}]")
+        return {"files": value} if isinstance(value, list) else value
+
+    @field_validator("exclude")
+    @classmethod
+    def _places(cls, entries: list[str]) -> list[str]:
+        return [str(Path(entry).expanduser()) if "://" not in entry else _s3_prefix(entry) for entry in entries]
 
     @model_validator(mode="after")
     def _something_to_fill(self) -> "Prompts":

@@ -27,5 +27,27 @@ class Filter(Protocol):
 
 
 def filters_of(run: Run) -> list[Filter]:
-    """The filters that a run asks for, in the order in which they look."""
-    return []
+    """The filters that the config asks for, the cheapest first, by what lock.json recorded of their inputs.
+
+    PlainError if an input is not as recorded.
+    """
+    # Imported where they are used: transformers and boto3 take seconds.
+    from workflow_scripts.prompts import decontaminate, exclude, lengths
+
+    recorded = exclude.recorded_inputs(run)
+    found: list[Filter] = []
+    if "exclude" in recorded:
+        found.append(exclude.open_exclude(run, recorded["exclude"]))
+    if "decontaminate" in recorded:
+        found.append(decontaminate.open_decontaminate(run, recorded["decontaminate"]))
+    if "tokenizer" in recorded and (counted := lengths.open_lengths(run, recorded["tokenizer"])) is not None:
+        found.append(counted)
+    return found
+
+
+def tokens(filters: list[Filter], prompts: pl.DataFrame) -> list[int | None]:
+    """For the manifest: the tokens of prompts that the filters let pass, by their `first_id`; null if not counted."""
+    from workflow_scripts.prompts.lengths import Lengths
+
+    counting = next((each for each in filters if isinstance(each, Lengths)), None)
+    return [None] * len(prompts) if counting is None else counting.tokens(prompts)

@@ -14,7 +14,7 @@ from workflow_scripts.jobs import run_job, say, timed
 from workflow_scripts.prompts.account import account, table
 from workflow_scripts.prompts.arrange import arrange, traits
 from workflow_scripts.prompts.candidates import Shards
-from workflow_scripts.prompts.filters import filters_of
+from workflow_scripts.prompts.filters import filters_of, tokens
 from workflow_scripts.prompts.mix import DUPLICATE, Drop, Ref, draw
 from workflow_scripts.run import Run
 
@@ -33,14 +33,15 @@ DROPPED = pl.Schema(
 def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
     """The manifest, the dropped prompts, and the account of the mix.
 
-    The manifest: prompt_id, first_id, source, row, chunk, position, tokens, split. `source` names the shard that the
-    prompt is in, a stand-in's too, and `row` its row there; `tokens` is null where no tokenizer counts them; `split` is
-    "train" or "eval". The dropped, in the order drawn: prompt_id, source, row, reason, repeats, detail; `repeats` is
-    the id of the taken prompt that a duplicate repeats, or what a filter names.
+    The manifest: prompt_id, first_id, source, row, chunk, position, tokens, split, dedupe_key. `source` names the shard
+    that the prompt is in, a stand-in's too, and `row` its row there; `tokens` is null where no tokenizer counts them;
+    `split` is "train" or "eval". The dropped, in the order drawn: prompt_id, source, row, reason, repeats, detail;
+    `repeats` is the id of the taken prompt that a duplicate repeats, or what a filter names.
     Raises PlainError with the account as a table if the sources hold fewer prompts than asked.
     """
     config = run.config
-    shards, near = Shards(run, filters_of(run)), None
+    filters = filters_of(run)
+    shards, near = Shards(run, filters), None
     if config.prompts.dedupe.near:
         from workflow_scripts.prompts.near import NearDuplicates, text_of
 
@@ -66,9 +67,11 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
         row="row",
         chunk="chunk",
         position="position",
-        tokens=pl.lit(None, dtype=pl.Int32),
         split=pl.when(_share("leader") < config.prompts.eval).then(pl.lit("eval")).otherwise(pl.lit("train")),
+        dedupe_key="dedupe_key",  # so that later runs can exclude what differs in case and spacing only
     )
+    counted = pl.Series("tokens", tokens(filters, manifest), dtype=pl.Int32)
+    manifest = manifest.insert_column(manifest.columns.index("position") + 1, counted)
     counts = Counter(manifest["split"])
     accounted["split"] = {
         "eval": config.prompts.eval,
@@ -79,14 +82,14 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
 
 
 def _taken(shards: Shards, refs: Iterable[Ref], firsts: dict[Ref, Ref]) -> pl.DataFrame:
-    """The taken: first_id, row, order, source, prefix, answer, and `leader`, whose first_id the split goes by."""
+    """The taken: first_id, dedupe_key, row, order, source, prefix, answer; the split goes by the first_id `leader`."""
     rows: dict[str, list[int]] = {}
     for ref in refs:
         rows.setdefault(ref.shard, []).append(ref.row)
-    schema = {"first_id": pl.String, "row": pl.Int64, "order": pl.Binary, "source": pl.String}
+    schema = {"first_id": pl.String, "dedupe_key": pl.String, "row": pl.Int64, "order": pl.Binary, "source": pl.String}
     parts = [pl.DataFrame(schema=schema | {"leader": pl.String, "prefix": pl.UInt64, "answer": pl.Int64})]
     for name, found in rows.items():
-        part = shards.frames[name][found].select("first_id", "row", "order", source=pl.lit(name))
+        part = shards.frames[name][found].select("first_id", "dedupe_key", "row", "order", source=pl.lit(name))
         leaders = [_id(shards, firsts[ref]) if (ref := Ref(name, row)) in firsts else None for row in found]
         leader = pl.Series("leader", leaders, dtype=pl.String).fill_null(part["first_id"])
         parts.append(

@@ -1,6 +1,8 @@
-"""summary.json as a person reads it."""
+"""summary.json and estimate.json as a person reads them."""
 
 from typing import Any
+
+from workflow_scripts.sources.readers import as_size
 
 
 def table(summary: dict[str, Any]) -> str:
@@ -33,3 +35,30 @@ def stand_ins(manifest: dict[str, Any]) -> list[str]:
                 f"{source['source']} fell short: {source['own']:,} of {source['quota']:,}; the rest: {instead}"
             )
     return lines
+
+
+def estimate_table(estimate: dict[str, Any]) -> str:
+    """What a run will take, a line a source, and what the numbers rest on."""
+    lines = [f"{'what it will take':<26} {'prompts':>10} {'prompt tokens':>16} {'output tokens':>16}"]
+    for row in [*estimate["sources"], estimate | {"source": "all"}]:
+        about = "" if row.get("prompt_tokens_counted", True) else "~"
+        lines.append(
+            f"  {row['source']:<24} {row['prompts']:>10,} {about + format(row['prompt_tokens'], ','):>16} "
+            f"{row['output_tokens']:>16,}"
+        )
+    lines.append(f"  {'time':<8}{_time(estimate)}")
+    lines.append(f"  {'disk':<8}{as_size(estimate['disk_bytes'])}")
+    if estimate["store_bytes"] is not None:
+        lines.append(f"  {'store':<8}{as_size(estimate['store_bytes'])}")
+    return "\n".join([*lines, *(f"  {line}" for line in estimate["assumptions"])])
+
+
+def _time(estimate: dict[str, Any]) -> str:
+    if estimate["hours"] is None:
+        per_thousand = estimate["output_tokens"] / 1000 / 3600
+        return (
+            f"{per_thousand:,.2f} hours at 1,000 tokens/s, GPU-hours if a GPU does that; no earlier run tells the rate"
+        )
+    rate = f"{estimate['tokens_per_second']:,} tokens/s, as {estimate['measured_in']} had"
+    told = f"{estimate['hours']:,.2f} hours at {rate}"
+    return told if estimate["gpu_hours"] is None else f"{estimate['gpu_hours']:,.2f} GPU-hours; {told}"

@@ -22,6 +22,7 @@ from workflow_scripts import files
 from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import say
 from workflow_scripts.serving import environment, installer
+from workflow_scripts.sources import hub
 
 EMBEDDED = "embedded:"
 EMBEDDED_NAME = "SmolLM2-135M-Instruct"
@@ -193,20 +194,50 @@ def _cached(name: str, revision: str | None) -> Path | None:
     return None
 
 
-def _hub_trouble(name: str, revision: str | None, error: Exception) -> str:
+def commit(name: str, revision: str | None, key: str) -> str:
+    """The full commit of a hub model's revision: given, asked for, or, offline, as the hub's cache has it.
+
+    `key` is the config's, for the PlainError if it can't be had.
+    """
+    if revision is not None and COMMIT.fullmatch(revision):
+        return revision
+    try:
+        if constants.HF_HUB_OFFLINE:
+            return Path(huggingface_hub.snapshot_download(name, revision=revision, local_files_only=True)).name
+        api = huggingface_hub.HfApi(endpoint=hub.endpoint())
+        return str(hub.patiently(lambda: api.model_info(name, revision=revision, timeout=hub.TIMEOUT)).sha)
+    except (OSError, httpx2.HTTPError, errors.RevisionResolutionError) as error:
+        raise PlainError(_hub_trouble(name, revision, error, key)) from error
+
+
+def fetch_files(name: str, revision: str, patterns: Iterable[str], key: str) -> Path:
+    """The folder of some files of a hub model at a commit, in the hub's cache; what is there is not asked for again."""
+    disable_progress_bars()
+    try:
+        return Path(
+            huggingface_hub.snapshot_download(
+                name, revision=revision, allow_patterns=list(patterns), endpoint=hub.endpoint()
+            )
+        )
+    except (OSError, httpx2.HTTPError, errors.RevisionResolutionError) as error:
+        raise PlainError(_hub_trouble(name, revision, error, key)) from error
+
+
+def _hub_trouble(name: str, revision: str | None, error: Exception, key: str = "model.path") -> str:
     at = f"{name} at revision {revision}" if revision else name
     if isinstance(error, errors.GatedRepoError):
         return (
-            f"model.path: {name} is gated: accept its terms on the hub, and set HF_TOKEN to a token of that account "
+            f"{key}: {name} is gated: accept its terms on the hub, and set HF_TOKEN to a token of that account "
             f"(or log in with `hf auth login`)"
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return f"model.revision: {name} has no revision {revision}"
     if isinstance(error, errors.RepositoryNotFoundError):
-        return f"model.path: the hub has no model {name}, or it is private and HF_TOKEN holds no token that may read it"
-    if isinstance(error, errors.OfflineModeIsEnabled):
-        return f"model.path: {at} is not in the hub's cache, and HF_HUB_OFFLINE forbids to download it"
-    return f"model.path: {at} could not be downloaded ({type(error).__name__}: {error}). Run the same line again"
+        return f"{key}: the hub has no model {name}, or it is private and HF_TOKEN holds no token that may read it"
+    not_here = isinstance(error, errors.LocalEntryNotFoundError) and constants.HF_HUB_OFFLINE
+    if not_here or isinstance(error, errors.OfflineModeIsEnabled):
+        return f"{key}: {at} is not in the hub's cache, and HF_HUB_OFFLINE forbids to download it"
+    return f"{key}: {at} could not be downloaded ({type(error).__name__}: {error}). Run the same line again"
 
 
 @contextmanager

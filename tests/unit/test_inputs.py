@@ -1,0 +1,190 @@
+"""Earlier prompts and benchmarks at parse: which files are meant, what of them is in RUN, which mistakes are told."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflow_scripts import start
+from workflow_scripts.errors import PlainError
+from workflow_scripts.identity import ContentHashes
+from workflow_scripts.prompts import inputs
+from workflow_scripts.prompts.inputs import benchmark_files, checked_files, choose, excluded_files
+
+RUN_FILES = [
+    "run.yaml",
+    "lock.json",
+    "manifest.parquet",
+    "manifest.json",
+    "dropped.parquet",
+    "prompts/00000.jsonl.zst",
+    "prompts/split.json",
+    "completions/00000.jsonl.zst",
+    "completions/00000.failures.jsonl.zst",
+    "completions/00000.json",
+    "training/ab/train-00000.parquet",
+]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DRAFTMILL_HOME", str(tmp_path / "home"))
+    write("a.jsonl", "{}")
+    return tmp_path
+
+
+def write(path: str, text: str = "x") -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(text)
+
+
+def plan(**prompts: Any) -> start.Plan:
+    values = {"name": "m", "sources": {"a": {"path": "a.jsonl"}}, "model": {"path": "o/m"}, "prompts": prompts}
+    return start.plan(values, "c")
+
+
+# --- which files ---
+
+
+def test_a_run_counts_by_its_manifest_alone() -> None:
+    assert choose(RUN_FILES, "w") == ["manifest.parquet"]
+    nested = [f"demo/first/{name}" for name in RUN_FILES] + ["demo/more.jsonl", "demo/notes.md"]
+    assert choose(nested, "w") == ["demo/first/manifest.parquet", "demo/more.jsonl"]
+
+
+def test_folders_of_chunks_count_without_failures_and_sidecars() -> None:
+    names = ["00000.jsonl.zst", "00000.r1.jsonl.zst", "00000.json", "00000.failures.jsonl.zst", "00000.r1.json"]
+    assert choose([*names, "00000.r1.failures.jsonl.zst"], "w") == ["00000.jsonl.zst", "00000.r1.jsonl.zst"]
+    assert choose(["00000.jsonl.zst", "split.json"], "w") == ["00000.jsonl.zst"]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["run.yaml", "lock.json"], r"^w is a run's folder without manifest\.parquet"),
+        (["demo/owner.json", "demo/lock.json"], r"^w/demo is a run's folder without manifest\.parquet"),
+        (["a-1/prompts.parquet", "a-1/rejects.jsonl.zst", "a-1/stats.json"], "^w/a-1 is a source's shard"),
+        (["notes.md"], "^w holds no prompts"),
+        ([], "^w holds no prompts"),
+    ],
+)
+def test_what_tells_no_prompts_is_said(names: list[str], message: str) -> None:
+    with pytest.raises(PlainError, match=message):
+        choose(names, "w")
+
+
+def test_folders_files_and_globs_are_found_once(project: Path) -> None:
+    for name in RUN_FILES:
+        write(f"results/first-1/{name}")
+        write(f"results/second-1/{name}")
+    (project / "results" / "first").symlink_to("first-1")
+    write("old/b.jsonl")
+    write("old/.hidden.jsonl")
+    assert [str(file.path) for file in excluded_files("results/first*")] == ["results/first-1/manifest.parquet"]
+    with pytest.raises(PlainError, match=r"results/first is a link .*: results/first-1$"):
+        excluded_files("results/first")
+    found = excluded_files("results/*-1")
+    assert [str(file.path) for file in found] == [f"results/{name}-1/manifest.parquet" for name in ("first", "second")]
+    assert excluded_files("old") == [("b.jsonl", Path("old/b.jsonl"))]
+    assert excluded_files("old/*.jsonl") == excluded_files("old/b.jsonl") == excluded_files("old")
+    write("old/c[1].jsonl")
+    assert excluded_files("old/c[1].jsonl") == [("c[1].jsonl", Path("old/c[1].jsonl"))]
+
+
+def test_benchmarks_are_files_of_five_kinds(project: Path) -> None:
+    for name in ("a.jsonl", "b/c.parquet", "d.csv", "e.txt", "f.json", "README.md"):
+        write(f"benchmarks/{name}")
+    assert [file.name for file in benchmark_files("benchmarks")] == [
+        "a.jsonl",
+        "b/c.parquet",
+        "d.csv",
+        "e.txt",
+        "f.json",
+    ]
+    with pytest.raises(PlainError, match=r"README\.md can't be read"):
+        benchmark_files("benchmarks/*")
+
+
+# --- the plan ---
+
+
+def test_mistakes_are_told_at_parse_with_their_key(project: Path) -> None:
+    write("results/begun-1/run.yaml")
+    write("notes.md")
+    with pytest.raises(PlainError) as caught:
+        plan(exclude=["nowhere", "results/begun-1", "notes.md"], decontaminate=["none/*.jsonl", "notes.md"])
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith("c: prompts.exclude: nowhere: no such file or folder")
+    assert lines[1].startswith("c: prompts.exclude: results/begun-1 is a run's folder without manifest.parquet")
+    assert lines[2].startswith("c: prompts.exclude: notes.md can't be read")
+    assert lines[3].startswith("c: prompts.decontaminate: none/*.jsonl: no such file")
+    assert lines[4].startswith("c: prompts.decontaminate: notes.md can't be read")
+    assert len(lines) == 5
+
+
+@pytest.mark.parametrize("key", ["exclude", "decontaminate"])
+def test_inputs_count_by_content_wherever_they_lie(project: Path, key: str) -> None:
+    write("old/b.jsonl", "1")
+    named = plan(**{key: ["old/*.jsonl"]}).run.name
+    assert named != plan().run.name
+    write("moved/b.jsonl", "1")
+    assert plan(**{key: ["moved"]}).run.name == named
+    write("moved/b.jsonl", "2")
+    assert plan(**{key: ["moved"]}).run.name != named
+    assert plan(**{key: []}).run.name == plan().run.name
+
+
+def test_settings_and_prefixes_are_in_run(project: Path) -> None:
+    write("b.jsonl", "1")
+    names = [
+        plan(**prompts).run.name
+        for prompts in (
+            {},
+            {"decontaminate": ["b.jsonl"]},
+            {"decontaminate": {"files": ["b.jsonl"], "ngram": 8}},
+            {"decontaminate": {"files": ["b.jsonl"], "columns": ["question"]}},
+            {"decontaminate": {"files": ["b.jsonl"], "threshold": 0.5}},
+            {"exclude": ["b.jsonl"]},
+            {"exclude": ["s3://b/one/"]},
+            {"exclude": ["s3://b/two/"]},
+            {"max_prompt_tokens": 100},
+        )
+    ]
+    assert len(set(names)) == len(names)
+    assert plan(decontaminate={"files": ["b.jsonl"], "ngram": 13}).run.name == names[1]
+
+
+def test_a_tokenizer_counts_by_content(project: Path) -> None:
+    values = {"name": "m", "sources": {"a": {"path": "a.jsonl"}}, "model": {"path": "o/m"}}
+
+    def name(tokenizer: str) -> str:
+        return start.plan({**values, "model": {"path": "o/m", "tokenizer": tokenizer}}, "c").run.name
+
+    write("one/tokenizer.json", "1")
+    write("two/tokenizer.json", "1")
+    assert name("one") == name("two") != start.plan(values, "c").run.name
+    write("two/tokenizer.json", "2")
+    assert len({name("one"), name("two"), name("org/other"), name("none")}) == 4
+    with pytest.raises(PlainError, match=r"c: model\.tokenizer: nowhere: no such folder"):
+        name("./nowhere")
+
+
+# --- the job ---
+
+
+def test_a_job_takes_the_recorded_bytes_only(project: Path) -> None:
+    write("old/b.jsonl", "1")
+    [recorded] = plan(exclude=["old"]).inputs["exclude"]
+    hashes = ContentHashes()
+    assert checked_files("exclude", "old", recorded, inputs.excluded_files, hashes) == excluded_files("old")
+    write("old/b.jsonl", "other")
+    with pytest.raises(PlainError, match=r"prompts\.exclude: old/b\.jsonl has changed since this run began"):
+        checked_files("exclude", "old", recorded, inputs.excluded_files, hashes)
+    write("old/c.jsonl")
+    with pytest.raises(PlainError, match="old holds other files than when this run began"):
+        checked_files("exclude", "old", recorded, inputs.excluded_files, hashes)
+    (project / "old" / "b.jsonl").unlink()
+    (project / "old" / "c.jsonl").unlink()
+    with pytest.raises(PlainError, match=r"old holds no prompts.*put it back"):
+        checked_files("exclude", "old", recorded, inputs.excluded_files, hashes)

@@ -1,0 +1,164 @@
+"""Earlier prompts, which are not taken again: known by first_id, and by their text where its bytes tell.
+
+A row of a manifest, a chunk of prompts or of completions names its first_id (and a manifest may name dedupe_key).
+Rows of other files are normalized as a source's are, by their recognized shape.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from workflow_scripts import files
+from workflow_scripts.config import Columns
+from workflow_scripts.errors import PlainError
+from workflow_scripts.identity import ContentHashes
+from workflow_scripts.jobs import say
+from workflow_scripts.prompts import inputs
+from workflow_scripts.prompts.filters import Hit
+from workflow_scripts.run import Run
+from workflow_scripts.sources import prompt_ids, recognition, shapes
+from workflow_scripts.sources.conversion import Conversion
+from workflow_scripts.sources.readers import (
+    BATCH_ROWS,
+    PARQUET,
+    NamedFile,
+    Row,
+    SourceRow,
+    column_names,
+    ending,
+    read_rows,
+    read_source,
+)
+
+FIRST_ID = re.compile("[0-9a-f]{64}")
+SCHEMA = {"first_id": pl.String, "dedupe_key": pl.String, "row": pl.Int64}
+
+
+class Earlier(NamedTuple):
+    """One earlier prompt; `dedupe_key` is None where the row does not hold its text."""
+
+    first_id: str
+    dedupe_key: str | None
+    row: int
+
+
+class Exclude:
+    """Drops what earlier runs took; `by_text` also what differs in case and spacing only."""
+
+    reason = "excluded"
+
+    def __init__(self, earlier: Iterable[tuple[str, pl.DataFrame]], *, by_text: bool) -> None:
+        found = [frame.with_columns(file=pl.lit(name)) for name, frame in earlier]
+        known = pl.concat(found) if found else pl.DataFrame(schema={**SCHEMA, "file": pl.String})
+        self._ids = known.select("first_id", "file", "row").unique("first_id", keep="first", maintain_order=True)
+        texts = known.filter(pl.lit(by_text) & pl.col("dedupe_key").is_not_null())
+        self._texts = texts.select("dedupe_key", "file", "row").unique("dedupe_key", keep="first", maintain_order=True)
+
+    def check(self, candidates: pl.DataFrame) -> dict[int, Hit]:
+        """The candidates that were taken before; `repeats` is FILE:ROW, rows from 0."""
+        numbered = candidates.select("first_id", "dedupe_key").with_row_index("at")
+        hits: dict[int, Hit] = {}
+        for known, key, detail in (
+            (self._texts, "dedupe_key", "the same text, case and spacing aside"),
+            (self._ids, "first_id", "the same prompt"),
+        ):
+            for at, file, row in numbered.join(known, on=key).select("at", "file", "row").iter_rows():
+                hits[at] = Hit(f"{file}:{row}", detail)
+        return hits
+
+
+def open_exclude(run: Run, recorded: list[inputs.Input]) -> Exclude:
+    """The filter of a run's `prompts.exclude`, by what lock.json recorded of it."""
+    hashes = ContentHashes()
+    earlier: list[tuple[str, pl.DataFrame]] = []
+    for entry, was in zip(run.config.prompts.exclude, recorded, strict=True):
+        if entry.startswith(inputs.S3):
+            from workflow_scripts.prompts import earlier_s3  # boto3 takes a second
+
+            prefix = entry[: entry.rfind("/") + 1]
+            found = [(f"{prefix}{file.name}", file.path) for file in earlier_s3.fetch(run, was)]
+        else:
+            local = inputs.checked_files("exclude", entry, was, inputs.excluded_files, hashes)
+            found = [(str(file.path), file.path) for file in local]
+        earlier += [(name, read_earlier(path, name)) for name, path in found]
+    hashes.save()
+    say(f"excluding {sum(len(frame) for _, frame in earlier):,} earlier prompts of {len(earlier)} files")
+    return Exclude(earlier, by_text=run.config.prompts.dedupe.exact)
+
+
+def read_earlier(path: Path, name: str) -> pl.DataFrame:
+    """The prompts of one file: first_id, dedupe_key (null where the bytes don't tell), row. PlainError without any."""
+    if ending(path) in PARQUET and "first_id" in (columns := column_names(path)):
+        wanted: list[str] = [column for column in ("first_id", "dedupe_key") if column in columns]
+        try:
+            frame = pl.read_parquet(path, columns=wanted, glob=False)
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise PlainError(f"prompts.exclude: {name} is damaged ({error})") from error
+        if "dedupe_key" not in wanted:
+            frame = frame.with_columns(dedupe_key=pl.lit(None, pl.String))
+        rows = pl.int_range(pl.len(), dtype=pl.Int64)
+        return frame.select("first_id", "dedupe_key", row=rows).cast(SCHEMA)  # type: ignore[arg-type]
+    if next(read_rows(path), None) is None:
+        return pl.DataFrame(schema=SCHEMA)  # a chunk may hold no prompts
+    first = next((row for _, row in read_rows(path) if isinstance(row, dict)), None)
+    found = _own_rows(path) if first is not None and _is_own(first) else _normalized(path, name)
+    frame = pl.DataFrame(list(found), SCHEMA, orient="row")
+    if frame.is_empty():
+        raise PlainError(f"prompts.exclude: {name} holds no prompts")
+    return frame
+
+
+def _is_own(row: Row) -> bool:
+    first_id = row.get("first_id")
+    return isinstance(first_id, str) and FIRST_ID.fullmatch(first_id) is not None
+
+
+def _own_rows(path: Path) -> Iterator[Earlier]:
+    for number, row in read_rows(path):
+        if not isinstance(row, dict) or not _is_own(row):
+            raise PlainError(f"prompts.exclude: {path}: row {number} names no first_id, as the rows above it do")
+        yield Earlier(row["first_id"], _dedupe_key(row), number)
+
+
+def _dedupe_key(row: Row) -> str | None:
+    try:
+        messages: Any = prompt_ids.prompt_side(row["messages"])
+        return prompt_ids.identify(messages, row.get("tools")).dedupe_key
+    except (KeyError, TypeError, AttributeError):
+        return None
+
+
+def _normalized(path: Path, name: str) -> Iterator[Earlier]:
+    """The prompts of a file of any recognized shape, as a source would give them."""
+    named = [NamedFile(path, path.name)]
+    head = (row.row for row in read_source(named) if isinstance(row.row, dict))
+    try:
+        found = recognition.recognize(islice(head, recognition.ROWS), Columns())
+    except recognition.Unrecognized as error:
+        lines = "\n".join(f"  {line[:200]}" for line in error.found[:30]) or "  nothing"
+        raise PlainError(
+            f"prompts.exclude: {name}: neither first_id nor a conversation was found (`conversations`, `messages`, "
+            f"`prompt`). Its columns hold\n{lines}"
+        ) from error
+    names = found.names()
+    conversion = Conversion(found.shape, names, {}, set(), None)
+    rows: Iterator[SourceRow] = iter(shapes.gather(found.shape, names, read_source(named)))
+    taken = rejected = 0
+    while held := list(islice(rows, BATCH_ROWS)):
+        made = conversion.convert(held)
+        rejected += len(made.rejects)
+        taken += len(made.prompts)
+        columns = (made.prompts[name].to_pylist() for name in ("first_id", "dedupe_key", "source_row"))
+        yield from map(Earlier, *columns)
+    if rejected:
+        say(f"prompts.exclude: {name}: {rejected:,} rows are no prompts, and exclude nothing; {taken:,} are")
+
+
+def recorded_inputs(run: Run) -> dict[str, Any]:
+    """What lock.json says of the inputs of the run's prompts; nothing in one of before there were any."""
+    found: dict[str, Any] = files.read_json(run.lock, "sources").get("prompts", {})
+    return found

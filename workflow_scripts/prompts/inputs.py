@@ -1,0 +1,197 @@
+"""What the manifest is drawn against: earlier prompts and benchmarks, as files here and objects in S3, by content.
+
+lock.json holds them as `prompts`:
+
+{"exclude": [INPUT, ...], "decontaminate": [INPUT, ...], "tokenizer": ... see lengths.py}
+
+where INPUT is {"from": "results/first-1a2b3c4d", "files": [{name, bytes, sha256}]}, names relative to the folder that
+is meant, or {"from": "s3://bucket/prefix/", "objects": [{name, key, bytes, etag}]}.
+"""
+
+import glob
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from workflow_scripts.config import Config
+from workflow_scripts.errors import PlainError
+from workflow_scripts.sources.readers import ending
+
+if TYPE_CHECKING:  # identity.py is what reads this module's plan
+    from workflow_scripts.identity import ContentHashes
+
+Input = dict[str, Any]
+
+S3 = "s3://"
+# Beside prompts and completions: sidecars, failures (no text, no first_id), the chunks' flag.
+NOT_PROMPTS = re.compile(r"(^|/)(\d{5}(\.r\d+)?\.(json|failures\.jsonl\.zst)|split\.json|training\.json)$")
+TEXTS = (".csv", ".txt")
+
+
+class LocalFile(NamedTuple):
+    """A file that an entry of the config names; `name` is relative to the folder that the entry names."""
+
+    name: str
+    path: Path
+
+
+def plan_inputs(config: Config, hashes: "ContentHashes") -> dict[str, list[Input]]:
+    """What a plan knows of the inputs: local ones by content, S3 prefixes by their names. One line per mistake."""
+    found: dict[str, list[Input]] = {}
+    problems = []
+    for key, entries, find in (
+        ("exclude", config.prompts.exclude, excluded_files),
+        ("decontaminate", config.prompts.decontaminate.files, benchmark_files),
+    ):
+        for entry in entries:
+            try:
+                found.setdefault(key, []).append(_plan_input(entry, find, hashes))
+            except PlainError as error:
+                problems.append(f"prompts.{key}: {error}")
+    if problems:
+        raise PlainError("\n".join(problems))
+    return found
+
+
+def _plan_input(entry: str, find: Callable[[str], list[LocalFile]], hashes: "ContentHashes") -> Input:
+    if entry.startswith(S3):
+        return {"from": entry}
+    return {
+        "from": entry,
+        "files": [
+            {"name": file.name, "bytes": file.path.stat().st_size, "sha256": hashes.of(file.path)}
+            for file in find(entry)
+        ],
+    }
+
+
+def identity_of(inputs: dict[str, list[Input]]) -> dict[str, Any]:
+    """What of the inputs is in RUN: the content of local files, wherever they lie, and the names of S3 prefixes."""
+    return {key: [entry.get("files", entry["from"]) for entry in entries] for key, entries in inputs.items()}
+
+
+def excluded_files(entry: str) -> list[LocalFile]:
+    """The files of earlier prompts that `entry` (a file, a folder or a glob of these) names; see `choose`."""
+    found: dict[Path, LocalFile] = {}
+    for path in _matches(entry):
+        if path.is_symlink() and (path / "run.yaml").exists():
+            if path == Path(entry):
+                raise PlainError(
+                    f"{path} is a link that starts of runs move; name the run's own folder: "
+                    f"{path.with_name(path.resolve().name)}"
+                )
+            continue
+        if path.is_file():
+            if ending(path) is None:
+                raise PlainError(f"{path} can't be read; earlier prompts are .parquet, .jsonl or .json files")
+            found.setdefault(path.resolve(), LocalFile(path.name, path))
+            continue
+        names = _below(path)
+        for name in choose(names, str(path)):
+            found.setdefault((path / name).resolve(), LocalFile(name, path / name))
+    if not found:
+        raise PlainError(f"{entry} holds no prompts: no manifest.parquet, and no .parquet, .jsonl or .json file")
+    return sorted(found.values())
+
+
+def benchmark_files(entry: str) -> list[LocalFile]:
+    """The benchmark files that `entry` (a file, a folder or a glob of these) names."""
+    found = []
+    for path in _matches(entry):
+        if path.is_file():
+            if not _is_benchmark(path.name):
+                raise PlainError(f"{path} can't be read; benchmarks are .jsonl, .json, .parquet, .csv or .txt files")
+            found.append(LocalFile(path.name, path))
+        else:
+            found += [LocalFile(name, path / name) for name in _below(path) if _is_benchmark(name)]
+    if not found:
+        raise PlainError(f"{entry} holds no .jsonl, .json, .parquet, .csv or .txt file")
+    return sorted(found)
+
+
+def _is_benchmark(name: str) -> bool:
+    return name.lower().endswith(TEXTS) or ending(Path(name)) is not None
+
+
+def _matches(entry: str) -> list[Path]:
+    # A name that holds *, ? or [ is meant as itself. Path.glob would find hidden files too.
+    path = Path(entry)
+    found = [path] if path.exists() else [Path(name) for name in glob.glob(entry, recursive=True)]  # noqa: PTH207
+    if not found:
+        raise PlainError(f"{entry}: no such file or folder, and none matches it as a pattern (from {Path.cwd()})")
+    return sorted(found)
+
+
+def _below(folder: Path) -> list[str]:
+    """The names of the files below a folder, hidden ones aside."""
+    found = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        inside = Path(parent).relative_to(folder)
+        found += [(inside / name).as_posix() for name in names if not name.startswith(".")]
+    return sorted(found)
+
+
+def choose(names: Iterable[str], where: str) -> list[str]:
+    """Of the files below a folder or an S3 prefix, those that tell which prompts were taken, sorted.
+
+    A run counts by its manifest.parquet: every prompt that it took, answered or not; nothing else of it is read.
+    PlainError for a run that has none, for sources' shards, and where there is nothing.
+    """
+    names = sorted(names)
+    there = set(names)
+    folders = {name.rpartition("/")[0] for name in names}
+    runs = {folder for folder in folders if _in(folder, "manifest.parquet") in there}
+    for folder in folders - runs:
+        if _in(folder, "run.yaml") in there or _in(folder, "owner.json") in there:
+            raise PlainError(
+                f"{_in(where.rstrip('/'), folder).rstrip('/')} is a run's folder without manifest.parquet: no prompt "
+                f"was taken there yet; leave it out, or let that run make its manifest first (`prompts`)"
+            )
+        if {_in(folder, "prompts.parquet"), _in(folder, "rejects.jsonl.zst")} <= there:
+            raise PlainError(
+                f"{_in(where.rstrip('/'), folder)} is a source's shard, which holds all its prompts, taken or not; "
+                f"name a run's folder"
+            )
+    chosen = []
+    for name in names:
+        above = name.rpartition("/")[0]
+        run = next((each for each in _and_above(above) if each in runs), None)
+        wanted = name == _in(run, "manifest.parquet") if run is not None else not NOT_PROMPTS.search(name)
+        if wanted and ending(Path(name)) is not None:
+            chosen.append(name)
+    if not chosen:
+        raise PlainError(f"{where} holds no prompts: no manifest.parquet, and no .parquet, .jsonl or .json file")
+    return chosen
+
+
+def _in(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def _and_above(folder: str) -> Iterator[str]:
+    """The folder and all above it, the outermost first."""
+    parts = folder.split("/") if folder else []
+    return ("/".join(parts[:count]) for count in range(len(parts) + 1))
+
+
+def checked_files(
+    key: str, entry: str, recorded: Input, find: Callable[[str], list[LocalFile]], hashes: "ContentHashes"
+) -> list[LocalFile]:
+    """The files of a local input, where the config says. PlainError unless they have the recorded names and bytes.
+
+    The record may be another machine's, where the same files lie elsewhere.
+    """
+    remedy = "Put the old ones back, or run the same line again: with the new ones it starts a new run"
+    try:
+        found = find(entry)
+    except PlainError as error:
+        raise PlainError(f"prompts.{key}: {error}. The run began with it: put it back") from error
+    if [file.name for file in found] != [file["name"] for file in recorded["files"]]:
+        raise PlainError(f"prompts.{key}: {entry} holds other files than when this run began. {remedy}")
+    for file, was in zip(found, recorded["files"], strict=True):
+        if hashes.of(file.path) != was["sha256"]:
+            raise PlainError(f"prompts.{key}: {file.path} has changed since this run began. {remedy}")
+    return found

@@ -1,0 +1,161 @@
+"""The target's own tokenizer and chat template, without the model: which files, looked up once, and loaded.
+
+They are transformers' classes, which SGLang uses too; no code of a repository is ever run. lock.json binds them as
+{"from": FOLDER, "files": [{name, bytes, sha256}]} or {"from": HUB_ID, "revision": COMMIT}.
+"""
+
+import os
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workflow_scripts.config import Config
+from workflow_scripts.errors import PlainError
+from workflow_scripts.identity import ContentHashes
+from workflow_scripts.prompts.inputs import Input
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+FILES = (
+    "config.json",  # names the tokenizer's class where tokenizer_config.json does not
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "*.model",
+    "*.tiktoken",
+    "chat_template.jinja",
+    "chat_template.json",
+    "additional_chat_templates/*.jinja",
+)
+EMBEDDED = "embedded:"
+
+
+def context_length(config: Config) -> int | None:
+    """Tokens that a prompt and its answer may have together; None where the config leaves it to the model."""
+    context = config.servers.args.get("context-length")
+    return context if isinstance(context, int) and not isinstance(context, bool) else None
+
+
+def lock_tokenizer(config: Config) -> Input | None:
+    """The tokenizer that counts the run's prompts; None if nothing is counted.
+
+    They are counted for `max_prompt_tokens`, for a `model.tokenizer`, and for a context length; for the last only where
+    the tokenizer can be had: otherwise a line says why not, and the servers find what is too long. The embedded model's
+    tokenizer is made with the model, so that alone a context length does not ask for it.
+    """
+    named = config.model.tokenizer or config.model.path
+    needed = config.prompts.max_prompt_tokens is not None or config.model.tokenizer is not None
+    if named == "none" or not (needed or (context_length(config) is not None and not named.startswith(EMBEDDED))):
+        return None
+    try:
+        template_text(config)
+        return _look_up(config, named)
+    except PlainError as error:
+        if needed:
+            raise
+        print(f"prompts are not counted: {error}", file=sys.stderr)
+        return None
+
+
+def _look_up(config: Config, named: str) -> Input:
+    from workflow_scripts.serving import model  # its hub client takes a second that a plan doesn't need
+
+    key = "path" if config.model.tokenizer is None else "tokenizer"
+    if not model.HUB_ID.fullmatch(named) or Path(named).is_dir():
+        folder = _folder(named, key)
+        return {"from": named, "files": _files(folder, ContentHashes())}
+    revision = config.model.revision if key == "path" else None
+    return {"from": named, "revision": model.commit(named, revision, f"model.{key}")}
+
+
+def _folder(named: str, key: str) -> Path:
+    """A local folder with a tokenizer in it."""
+    from workflow_scripts.serving import model
+
+    if named.startswith(EMBEDDED):
+        try:
+            return model.ensure(named, None, None)
+        except PlainError as error:
+            raise PlainError(
+                f"the tokenizer of {named} is made with the model, when its first server starts; leave out "
+                f"prompts.max_prompt_tokens, or name a tokenizer: model.tokenizer"
+            ) from error
+    folder = Path(named)
+    if not folder.is_dir():
+        raise PlainError(f"model.{key}: {named} is no folder here, and no hub id (organization/name)")
+    if not _files(folder, ContentHashes()):
+        raise PlainError(f"model.{key}: {named} holds no tokenizer (tokenizer.json, tokenizer_config.json, ...)")
+    return folder
+
+
+def _files(folder: Path, hashes: ContentHashes) -> list[dict[str, Any]]:
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    wanted = [name for name in names if any(fnmatch(name, pattern) for pattern in FILES)]
+    if set(wanted) <= {"config.json"}:
+        return []
+    return [
+        {"name": name, "bytes": (folder / name).stat().st_size, "sha256": hashes.of(folder / name)} for name in wanted
+    ]
+
+
+def load(config: Config, recorded: Input) -> tuple["PreTrainedTokenizerBase", list[dict[str, Any]]]:
+    """The recorded tokenizer with its chat template, and its files by content. PlainError if it can't be had."""
+    named = config.model.tokenizer or config.model.path
+    key = "path" if config.model.tokenizer is None else "tokenizer"
+    if "revision" in recorded:
+        from workflow_scripts.serving import model
+
+        folder = model.fetch_files(named, recorded["revision"], FILES, f"model.{key}")
+        found = _files(folder, ContentHashes())
+    else:
+        folder = _folder(named, key)
+        found = _files(folder, ContentHashes())
+        if found != recorded["files"]:
+            raise PlainError(
+                f"model.{key}: the tokenizer in {named} has changed since this run began. Put the old one back, or run "
+                f"the same line again: with the new one it starts a new run"
+            )
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that there is no PyTorch, which is not needed
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True
+        )
+    except Exception as error:  # whatever a file that is none makes of the library
+        raise PlainError(
+            f"model.{key}: the tokenizer of {named} can't be loaded ({_one_line(error)}); name another as "
+            f"model.tokenizer, or `none`"
+        ) from error
+    if (template := template_text(config)) is not None:
+        tokenizer.chat_template = template
+    if not tokenizer.chat_template:
+        raise PlainError(
+            f"model.{key}: the tokenizer of {named} has no chat template; name one as servers.args.chat-template, or "
+            f"another tokenizer as model.tokenizer"
+        )
+    return tokenizer, found
+
+
+def template_text(config: Config) -> str | None:
+    """The chat template that the servers are given instead of the tokenizer's own; None if they are given none."""
+    named = config.servers.args.get("chat-template")
+    if not isinstance(named, str):
+        return None
+    path = Path(named)
+    if path.suffix != ".jinja" or not path.is_file():
+        raise PlainError(
+            f"servers.args.chat-template: {named} is no .jinja file here, so that prompts can't be counted by it"
+        )
+    return path.read_text(encoding="utf-8")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
