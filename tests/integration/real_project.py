@@ -28,6 +28,7 @@ def real(folder: Path, model_path: str, name: str) -> Project:
         "model": {"path": model_path},
         "sampling": {"temperature": 0.0, "max_tokens": 24},
     }
+    project.config["limits"] |= {"stall": 120}
     project.config["servers"] |= {"start_timeout": 400, "args": {"max-running-requests": 8, "context-length": 1024}}
     return project
 
