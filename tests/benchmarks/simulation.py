@@ -1,20 +1,15 @@
 """Ideas that the product does not have, tried on the fleet's model with no processes and no clock.
 
-`python tests/benchmarks/simulation.py` prints a table: 20,000 answers by eight servers of 64 seats, the worst of three
+`python -m tests.benchmarks.simulation` prints a table: 20,000 answers by eight servers of 64 seats, the worst of three
 seeds. It knows nothing of what starting a job costs but the seconds until it sends.
 """
 
 import heapq
 import itertools
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.standin.fleet import Batch, Lengths
 
