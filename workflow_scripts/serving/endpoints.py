@@ -13,7 +13,7 @@ from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import say
 from workflow_scripts.processes import ProcessId
 from workflow_scripts.run import Run
-from workflow_scripts.serving import environment, launch, model, supervisor
+from workflow_scripts.serving import launch, supervisor
 from workflow_scripts.serving.launch import Granted
 
 KEY_VARIABLE = "DRAFTMILL_SERVER_KEY"
@@ -110,6 +110,8 @@ def _start(run: Run, number: int) -> supervisor.State:
 
 def _service(run: Run, number: int) -> supervisor.Service:
     """What to start as server `number`: environment and model made sure of, its GPUs, a free port, a new key."""
+    from workflow_scripts.serving import environment, model  # they take long to import, and few jobs start a server
+
     servers = run.config.servers
     say(f"starting server {number}; its log: {run.server(number) / 'service.log'}")
     gpus = (
