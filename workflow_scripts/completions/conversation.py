@@ -69,7 +69,9 @@ def complete(
 
 def _ids(value: Any) -> list[int]:
     """Token ids as they are stored and trained on: TypeError for anything that int32 can't hold."""
-    if not isinstance(value, list) or not all(type(item) is int and 0 <= item < 2**31 for item in value):
+    if not isinstance(value, list) or list(map(type, value)).count(int) != len(value):
+        raise TypeError("token ids that are none")
+    if value and not (min(value) >= 0 and max(value) < 2**31):
         raise TypeError("token ids that are none")
     return value
 
