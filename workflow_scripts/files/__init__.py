@@ -15,7 +15,7 @@ import zstandard
 
 from workflow_scripts.errors import PlainError
 
-ZSTD_LEVEL = 6
+ZSTD_LEVEL = 3  # 6 takes twice the time, which is a third of a completion's CPU, for 3 % less
 FSYNC_EVERY_SECONDS = 1.0
 
 
