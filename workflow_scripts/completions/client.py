@@ -5,6 +5,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -57,6 +58,14 @@ class Client:
         """Make every answer. Returns when nothing is left, or stopped: then tasks may be unanswered."""
         pending = deque(tasks)
         flying: set[asyncio.Task[Task | None]] = set()
+        ended: deque[asyncio.Task[Task | None]] = deque()
+        landed = asyncio.Event()
+
+        def land(item: asyncio.Task[Task | None]) -> None:
+            """By callback: asyncio.wait would look at all that fly each time that one lands."""
+            ended.append(item)
+            landed.set()
+
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=30)
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
             try:
@@ -67,16 +76,20 @@ class Client:
                     self.want(len(pending) + len(flying))
                     room = self.allowance() - len(flying)
                     while pending and room > 0:
-                        flying.add(asyncio.create_task(self._answer_one(session, pending.popleft())))
+                        item = asyncio.create_task(self._answer_one(session, pending.popleft()))
+                        item.add_done_callback(land)
+                        flying.add(item)
                         room -= 1
                         await asyncio.sleep(STAGGER_SECONDS)
                     if not flying:
                         await asyncio.sleep(POLL_SECONDS)
                         continue
-                    ended, flying = await asyncio.wait(
-                        flying, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED
-                    )
-                    for item in ended:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(POLL_SECONDS):
+                            await landed.wait()
+                    landed.clear()
+                    while ended:
+                        flying.remove(item := ended.popleft())
                         again = item.result()
                         if again is not None:
                             pending.appendleft(again)
