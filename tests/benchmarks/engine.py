@@ -20,16 +20,14 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tests.benchmarks.simulation import lower_bound
 from tests.standin.fleet import Lengths
 from tests.standin.project import Project
+from tests.standin.running import running_fleet
 from tests.standin.waiting import until
 from workflow_scripts import files
 
@@ -38,40 +36,6 @@ PROMPTS, SERVERS, SEATS = 20_000, 8, 64
 STEP, MEAN = 0.02, 250.0  # seconds, tokens: three minutes of a full fleet
 SEEDS = range(3)
 SECONDS = 1800.0
-
-
-@dataclass
-class Fleet:
-    """A running fleet."""
-
-    urls: list[str]
-
-    def report(self, until: float | None = None) -> dict[str, Any]:
-        query = "" if until is None else f"?until={until}"
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"{self.urls[0]}/report{query}", timeout=60) as reply:
-            found: dict[str, Any] = json.load(reply)
-            return found
-
-    def first(self) -> float | None:
-        """When the first request came to any server."""
-        return min((one["first"] for one in self.report()["servers"] if one["first"] is not None), default=None)
-
-
-@contextmanager
-def fleet(**options: object) -> Iterator[Fleet]:
-    """A fleet with these options of its command line, until the end of the block."""
-    flags = [
-        word for name, value in options.items() for word in (f"--{name}", *([] if value is True else [str(value)]))
-    ]
-    argv = [sys.executable, "-m", "tests.standin.fleet", *flags]
-    process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        yield Fleet(json.loads(process.stdout.readline()))
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait()
 
 
 def text(number: int, size: int) -> str:
@@ -164,7 +128,7 @@ def measure(
     if uncapped:
         options["uncapped"] = True
     before = quiet()
-    with fleet(**options, slow=f"0:{slow}") as servers:
+    with running_fleet(**options, slow=f"0:{slow}") as servers:
         project.config["servers"] = {"urls": servers.urls, "leases": leases}
         chunks = project.config["chunks"]["count"]
         idle, whole = machine_seconds()
@@ -233,7 +197,7 @@ def client(folder: Path) -> None:
     spent = {}
     for size in (10, 100, 1000, 5000):
         project = make_project(folder / f"client{size}", size, size, prompt_bytes=4096)
-        with fleet(servers=1, seats=SEATS, step=0.0001, mean=3000, sigma=0) as servers:
+        with running_fleet(servers=1, seats=SEATS, step=0.0001, mean=3000, sigma=0) as servers:
             project.config["servers"] = {"urls": servers.urls}
             run_yaml = project.made.folder / "run.yaml"
             values = json.dumps(project.config)
@@ -274,7 +238,7 @@ def flight(folder: Path) -> None:
     """More seats than most file limits allow sockets: one job, then jobs that share the server."""
     for size in (2400, 300):
         project = make_project(folder / f"flight{size}", 2400, size)
-        with fleet(servers=1, seats=1200, step=0.03, mean=MEAN) as servers:
+        with running_fleet(servers=1, seats=1200, step=0.03, mean=MEAN) as servers:
             project.config["servers"] = {"urls": servers.urls}
             result = project.run("--cores", "64", "completions")
             assert result.code == 0, result.output
@@ -293,7 +257,7 @@ def start(folder: Path) -> None:
         for _ in range(5):
             project.forget_answers()
             quiet()
-            with fleet(servers=SERVERS, seats=SEATS, step=STEP, mean=MEAN) as servers:
+            with running_fleet(servers=SERVERS, seats=SEATS, step=STEP, mean=MEAN) as servers:
                 # As many as chunks of 500 get: the chunks are small here only for their prompts to be made quickly.
                 project.config["servers"] = {"urls": servers.urls, "leases": 4}
                 began = time.monotonic()
