@@ -8,9 +8,11 @@
     flight    1,000 requests in flight at one server
     start     seconds from the command to the first request, for 200 and 5,000 chunks
 
-Steps are scaled so that the fleet is the limit: `idle` tells how much of the machine was left.
+Steps are scaled so that the fleet is the limit, not the machine: three minutes of a full fleet, more with `--step`.
+`idle` tells how much of the machine was left.
 """
 
+import argparse
 import json
 import os
 import random
@@ -33,7 +35,7 @@ from workflow_scripts import files
 
 ROOT = Path(__file__).parents[2]
 PROMPTS, SERVERS, SEATS = 20_000, 8, 64
-STEP, MEAN = 0.02, 250.0  # seconds, tokens: three minutes of a full fleet
+MEAN = 250.0  # tokens of an answer, before the cap
 SEEDS = range(3)
 SECONDS = 1800.0
 
@@ -117,14 +119,14 @@ HEADER = (
 
 
 def measure(
-    project: Project, *, leases: int | None, seed: int = 0, uncapped: bool = False, slow: float = 1.0
+    project: Project, step: float, *, leases: int | None, seed: int = 0, uncapped: bool = False, slow: float = 1.0
 ) -> Measured:
     """A run of the project's prompts, all of them, by a fresh fleet."""
     project.forget_answers()
     lengths = Lengths(MEAN, capped=not uncapped, seed=seed)
-    steps = [STEP * slow] + [STEP] * (SERVERS - 1)
+    steps = [step * slow] + [step] * (SERVERS - 1)
     bound = lower_bound((lengths.tokens(prompt) for prompt in asked(project)), steps, SEATS)
-    options: dict[str, object] = {"servers": SERVERS, "seats": SEATS, "step": STEP, "mean": MEAN, "seed": seed}
+    options: dict[str, object] = {"servers": SERVERS, "seats": SEATS, "step": step, "mean": MEAN, "seed": seed}
     if uncapped:
         options["uncapped"] = True
     before = quiet()
@@ -169,29 +171,29 @@ def measure(
     )
 
 
-def seats(folder: Path) -> None:
+def seats(folder: Path, step: float) -> None:
     """The figures that are wanted."""
     print(HEADER, flush=True)
     project = make_project(folder / "100", PROMPTS, 100)
     for seed in SEEDS:
-        print(measure(project, leases=None, seed=seed).row(f"seed {seed}"), flush=True)
+        print(measure(project, step, leases=None, seed=seed).row(f"seed {seed}"), flush=True)
     for seed in SEEDS:
-        print(measure(project, leases=None, seed=seed, slow=1.5).row(f"server 0 slower, seed {seed}"), flush=True)
+        print(measure(project, step, leases=None, seed=seed, slow=1.5).row(f"server 0 slower, seed {seed}"), flush=True)
 
 
-def ideas(folder: Path) -> None:
+def ideas(folder: Path, step: float) -> None:
     """What each idea is worth, of one seed."""
     print(HEADER, flush=True)
     project = make_project(folder / "100", PROMPTS, 100)
     for leases in (1, 2, 4, 8):
-        print(measure(project, leases=leases).row(f"{leases} leases"), flush=True)
-    print(measure(project, leases=None, uncapped=True).row("uncapped"), flush=True)
+        print(measure(project, step, leases=leases).row(f"{leases} leases"), flush=True)
+    print(measure(project, step, leases=None, uncapped=True).row("uncapped"), flush=True)
     for size in (50, 500):
         project = make_project(folder / str(size), PROMPTS, size)
-        print(measure(project, leases=None).row(f"chunks of {size}"), flush=True)
+        print(measure(project, step, leases=None).row(f"chunks of {size}"), flush=True)
 
 
-def client(folder: Path) -> None:
+def client(folder: Path, _: float) -> None:
     """One job by itself: prompts of 4 KB, answers of 12 KB."""
     print("| prompts in the chunk | CPU of the job, s | ms a request, start included | memory, MB |\n|" + "---|" * 4)
     spent = {}
@@ -234,7 +236,7 @@ def job(project: Project) -> tuple[float, float]:
     return cpu, memory
 
 
-def flight(folder: Path) -> None:
+def flight(folder: Path, _: float) -> None:
     """More seats than most file limits allow sockets: one job, then jobs that share the server."""
     for size in (2400, 300):
         project = make_project(folder / f"flight{size}", 2400, size)
@@ -249,7 +251,7 @@ def flight(folder: Path) -> None:
         )
 
 
-def start(folder: Path) -> None:
+def start(folder: Path, step: float) -> None:
     """Prompts made, servers there."""
     for chunks in (200, 5000):
         project = make_project(folder / f"start{chunks}", PROMPTS, PROMPTS // chunks)
@@ -257,7 +259,7 @@ def start(folder: Path) -> None:
         for _ in range(5):
             project.forget_answers()
             quiet()
-            with running_fleet(servers=SERVERS, seats=SEATS, step=STEP, mean=MEAN) as servers:
+            with running_fleet(servers=SERVERS, seats=SEATS, step=step, mean=MEAN) as servers:
                 # As many as chunks of 500 get: the chunks are small here only for their prompts to be made quickly.
                 project.config["servers"] = {"urls": servers.urls, "leases": 4}
                 began = time.monotonic()
@@ -277,10 +279,14 @@ PARTS = {"seats": seats, "ideas": ideas, "client": client, "flight": flight, "st
 
 
 def main() -> None:
-    for name in sys.argv[1:] or PARTS:
+    parser = argparse.ArgumentParser(description="Measure the engine.")
+    parser.add_argument("parts", nargs="*", choices=PARTS, metavar="PART")
+    parser.add_argument("--step", type=float, default=0.02, help="seconds of a server's step with all seats taken")
+    args = parser.parse_args()
+    for name in args.parts or PARTS:
         with tempfile.TemporaryDirectory() as folder:
             print(f"\n{name}: load {os.getloadavg()[0]:.1f}\n", flush=True)
-            PARTS[name](Path(folder))
+            PARTS[name](Path(folder), args.step)
 
 
 if __name__ == "__main__":
