@@ -177,7 +177,6 @@ def seats(folder: Path, step: float) -> None:
     project = make_project(folder / "100", PROMPTS, 100)
     for seed in SEEDS:
         print(measure(project, step, leases=None, seed=seed).row(f"seed {seed}"), flush=True)
-    for seed in SEEDS:
         print(measure(project, step, leases=None, seed=seed, slow=1.5).row(f"server 0 slower, seed {seed}"), flush=True)
 
 
