@@ -80,7 +80,8 @@ class Client:
                         item.add_done_callback(land)
                         flying.add(item)
                         room -= 1
-                        await asyncio.sleep(STAGGER_SECONDS)
+                        if pending and room > 0:
+                            await asyncio.sleep(STAGGER_SECONDS)
                     if not flying:
                         await asyncio.sleep(POLL_SECONDS)
                         continue
