@@ -53,8 +53,8 @@ def make_project(folder: Path, prompts: int, chunk_size: int, prompt_bytes: int 
     project.write_rows("bench", [{"prompt": text(n, prompt_bytes), "response": "x"} for n in range(prompts)])
     project.config = {
         "name": "bench",
-        "sources": {"bench": {"path": "data/bench.jsonl", "shape": "prompt_response"}},
-        "chunks": {"count": prompts // chunk_size},
+        "sources": {"bench": {"path": "data/bench.jsonl", "shape": "prompt_response", "take": prompts}},
+        "chunks": {"size": chunk_size},
         "model": {"path": "model"},
         "servers": {"urls": ["http://127.0.0.1:9"]},
     }
@@ -132,7 +132,7 @@ def measure(
     before = quiet()
     with running_fleet(**options, slow=f"0:{slow}") as servers:
         project.config["servers"] = {"urls": servers.urls, "leases": leases}
-        chunks = project.config["chunks"]["count"]
+        chunks = -(-PROMPTS // project.config["chunks"]["size"])
         idle, whole = machine_seconds()
         cpu = os.times()
         began = time.monotonic()
