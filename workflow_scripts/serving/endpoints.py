@@ -13,7 +13,7 @@ from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import say
 from workflow_scripts.processes import ProcessId
 from workflow_scripts.run import Run
-from workflow_scripts.serving import environment, launch, leases, model, standing, supervisor
+from workflow_scripts.serving import launch, leases, standing, supervisor
 from workflow_scripts.serving.launch import Granted
 from workflow_scripts.serving.standing import ServerOut
 
@@ -64,7 +64,7 @@ def connect(run: Run, number: int) -> Endpoint:
             key,
             launch.granted(url, key),
             identity.model_identity(config.model.path, config.model.revision, identity.ContentHashes()),
-            model.vocabulary(Path(config.model.path)) if Path(config.model.path).is_dir() else None,
+            launch.vocabulary(Path(config.model.path)) if Path(config.model.path).is_dir() else None,
         )
     else:
         folder = run.server(number)
@@ -150,6 +150,8 @@ def give_up(endpoint: Endpoint, reason: str) -> None:
 
 def _service(run: Run, number: int) -> supervisor.Service:
     """What to start as server `number`: environment and model made sure of, its GPUs, a free port, a new key."""
+    from workflow_scripts.serving import environment, model  # they take long to import, and few jobs start a server
+
     servers = run.config.servers
     say(f"starting server {number}; its log: {run.server(number) / 'service.log'}")
     gpus = (
@@ -178,7 +180,7 @@ def _service(run: Run, number: int) -> supervisor.Service:
         facts={
             "url": url,
             "model": identity.model_identity(str(weights), None, identity.ContentHashes()),
-            "vocabulary": model.vocabulary(weights),
+            "vocabulary": launch.vocabulary(weights),
         },
     )
 

@@ -137,6 +137,17 @@ def _checkpoint_dtype(model: Path) -> str | None:
     return str(dtype) if dtype else None
 
 
+def vocabulary(model: Path) -> int | None:
+    """The model's vocabulary size (ids are below it), as its config.json says; None where that says nothing.
+
+    Models of several parts (vision, say) hold it in `text_config`.
+    """
+    config = files.read_json(model / "config.json")
+    parts = [config, config.get("text_config")]
+    sizes = [part["vocab_size"] for part in parts if isinstance(part, dict) and isinstance(part.get("vocab_size"), int)]
+    return sizes[0] if sizes else None
+
+
 def command(python: Path, server_flags: Sequence[str]) -> list[str]:
     """The server's argv. -P keeps the launcher's folder, with modules named `model` and so on, off its sys.path."""
     return [str(python), "-P", str(LAUNCHER), *server_flags]

