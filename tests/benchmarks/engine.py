@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.benchmarks.simulation import lower_bound
-from tests.standin.fleet import Lengths
+from tests.standin.fleet import VOCABULARY, Lengths
 from tests.standin.project import Project
 from tests.standin.running import running_fleet
 from tests.standin.waiting import until
@@ -50,6 +50,7 @@ def text(number: int, size: int) -> str:
 def make_project(folder: Path, prompts: int, chunk_size: int, prompt_bytes: int = 300) -> Project:
     """A project whose prompts are made, in chunks of this size; its servers are to be named."""
     project = Project.make(folder)
+    project.make_model(VOCABULARY)
     project.write_rows("bench", [{"prompt": text(n, prompt_bytes), "response": "x"} for n in range(prompts)])
     project.config = {
         "name": "bench",

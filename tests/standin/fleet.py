@@ -28,6 +28,7 @@ from aiohttp import web
 from tests.standin.server import Standin
 
 WORDS = 1_000_000  # of the text that answers are cut from: beyond a compressor's window
+VOCABULARY = 20_000  # of the model that the fleet serves
 CAP = 3  # no answer is longer than so many times the mean
 
 Item = TypeVar("Item")
