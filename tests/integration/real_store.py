@@ -37,10 +37,11 @@ def make_run(results: Path, name: str, store: str = "embedded", chunks: int = 2,
     return run
 
 
-def write_start(run: Run, revision: str = "1") -> None:
+def write_start(run: Run, revision: str = "1", word: str = "first") -> None:
     files.write_json(run.lock, {"revision": revision})
     write_manifest(run)
-    files.write_json(run.manifest_json, {"got": 3})
+    files.write_json(run.manifest_json, {"got": word})
+    files.write_bytes(run.dropped, b"dropped")
 
 
 def prompt_ids(chunk: str) -> list[str]:
@@ -49,23 +50,35 @@ def prompt_ids(chunk: str) -> list[str]:
 
 def write_manifest(run: Run) -> None:
     """Four prompts a chunk."""
-    rows = [(ids, int(chunk), place) for chunk in run.chunks() for place, ids in enumerate(prompt_ids(chunk))]
+    rows = [("a", ids, int(chunk), place) for chunk in run.chunks() for place, ids in enumerate(prompt_ids(chunk))]
     run.folder.mkdir(parents=True, exist_ok=True)
-    polars.DataFrame(rows, ["prompt_id", "chunk", "position"], orient="row").write_parquet(run.manifest)
+    polars.DataFrame(rows, ["source", "prompt_id", "chunk", "position"], orient="row").write_parquet(run.manifest)
 
 
 def write_chunk(run: Run, chunk: str, word: str = "first") -> None:
     """Three completions and a failure, for the chunk's prompts in the manifest."""
     if not run.manifest.exists():
         write_manifest(run)
-    entries = {}
+    entries: dict[str, Any] = {}
     for kind, path, rows in (("completions", run.completions(chunk), 3), ("failures", run.failures(chunk), 1)):
         files.write_jsonl_zst(path, [{"chunk": chunk, "word": word, "row": row} for row in range(rows)])
         entries[kind] = {"bytes": path.stat().st_size, "sha256": files.sha256_file(path), "rows": rows}
     fingerprint = {"content": {"model": "m"}, "speed": []}
     keys = keys_sha256((prompt_id, 0) for prompt_id in prompt_ids(chunk))
-    sidecar = {"chunk": chunk, "prompts_sha256": "0" * 64, "keys_sha256": keys, **entries, "fingerprint": fingerprint}
+    counts = {"classes": {"complete": 3}, "prompt_tokens": 12, "output_tokens": 30}
+    sidecar = {"chunk": chunk, "prompts_sha256": "0" * 64, "keys_sha256": keys, **entries, **counts}
+    sidecar["fingerprint"] = fingerprint
     files.write_json(run.sidecar(chunk), sidecar)
+
+
+def write_training(run: Run) -> Path:
+    """One shard of seven rows, and its index."""
+    index = run.folder / "training" / "abc" / "training.json"
+    polars.DataFrame({"input_ids": [[1, 2]] * 7}).write_parquet(index.parent / "train-00000.parquet", mkdir=True)
+    shard = index.parent / "train-00000.parquet"
+    entry = {"path": shard.name, "bytes": shard.stat().st_size, "sha256": files.sha256_file(shard), "rows": 7}
+    files.write_json(index, {"files": [entry], "rows": 7, "supervised_tokens": 7})
+    return index
 
 
 def raw_client(access: Access) -> "S3Client":
@@ -102,7 +115,7 @@ def check_bucket(run: Run, client: "S3Client", bucket: str, prefix: str) -> set[
     paths = {key.removeprefix(top) for key in keys}
     index = json.loads(client.get_object(Bucket=bucket, Key=f"{top}index.json")["Body"].read())
     assert {item["path"] for item in index["objects"]} == paths - {"index.json"}
-    for path in paths - {"owner.json", "index.json"}:
+    for path in paths - {"owner.json", "README.md", "index.json"}:
         assert client.get_object(Bucket=bucket, Key=top + path)["Body"].read() == (run.folder / path).read_bytes(), path
     assert client.list_multipart_uploads(Bucket=bucket).get("Uploads", []) == []
     return paths
