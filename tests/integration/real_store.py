@@ -1,6 +1,7 @@
 """The real embedded S3 server: runs to publish to it, and looks into what it holds."""
 
 import json
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,9 @@ import boto3
 import polars
 import pytest
 from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
 
+from tests.standin.waiting import until
 from workflow_scripts import files, processes
 from workflow_scripts.completions.finish import keys_sha256
 from workflow_scripts.processes import ProcessId
@@ -18,6 +21,7 @@ from workflow_scripts.publishing import embedded
 from workflow_scripts.publishing.clients import Access
 from workflow_scripts.run import Run
 from workflow_scripts.serving import supervisor
+from workflow_scripts.serving.environment import Environment
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -119,3 +123,50 @@ def check_bucket(run: Run, client: "S3Client", bucket: str, prefix: str) -> set[
         assert client.get_object(Bucket=bucket, Key=top + path)["Body"].read() == (run.folder / path).read_bytes(), path
     assert client.list_multipart_uploads(Bucket=bucket).get("Uploads", []) == []
     return paths
+
+
+@contextmanager
+def running_seaweed(folder: Path, built: Environment, *identities: dict[str, Any]) -> Iterator[Access]:
+    """A SeaweedFS of the test's own, as a user's store that a run does not start; `identities` beside the admin's."""
+    keys = {"accessKey": "admin", "secretKey": "admin-secret"}
+    admin = {"name": "admin", "credentials": [keys], "actions": ["Admin", "Read", "Write", "List", "Tagging"]}
+    files.write_json(folder / "s3.json", {"identities": [admin, *identities]})
+    (folder / "data").mkdir()
+    (folder / "tmp").mkdir()
+    ports = embedded.free_ports(8)
+    argv = [str(built.folder / "bin" / "weed"), *embedded.arguments(ports)]
+    with (folder / "weed.log").open("wb") as log:
+        process = subprocess.Popen(argv, cwd=folder, stdout=log, stderr=log, env={"HOME": str(folder)})
+    try:
+        access = Access(f"http://127.0.0.1:{ports[0]}", keys["accessKey"], keys["secretKey"])
+        client = raw_client(access)
+        until(lambda: _answers(client), 120)
+        yield access
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _answers(client: "S3Client") -> bool:
+    """Whether objects can be written and read."""
+    try:
+        client.create_bucket(Bucket="draftmill")
+    except (ClientError, BotoCoreError) as error:
+        if "BucketAlready" not in str(error):
+            return False
+    try:
+        client.put_object(Bucket="draftmill", Key="elsewhere/kept", Body=b"kept")
+        return client.get_object(Bucket="draftmill", Key="elsewhere/kept")["Body"].read() == b"kept"
+    except (ClientError, BotoCoreError):
+        return False
+
+
+def credentials(patch: pytest.MonkeyPatch, access: Access) -> None:
+    """Have boto3's own chain find these credentials, and nothing of the user's."""
+    for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_SESSION_TOKEN"):
+        patch.delenv(name, raising=False)
+    patch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    patch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    patch.setenv("AWS_ACCESS_KEY_ID", access.access_key)
+    patch.setenv("AWS_SECRET_ACCESS_KEY", access.secret_key)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.real_store import make_run, write_chunk, write_start, write_training
+from tests.integration.real_store import credentials, make_run, write_chunk, write_manifest, write_start, write_training
 from workflow_scripts import files
 from workflow_scripts.errors import PlainError
 from workflow_scripts.files import clean
@@ -277,6 +277,79 @@ def test_what_the_store_has_lost_does_not_pass_for_published(run: Run, store: St
     published = clean.Published(run, ask=True)
     assert published.has(first) and not published.has(second)
     assert clean.Published(run, ask=False).has(second)
+
+
+# --- two machines, one run ---
+
+
+def machine(run: Run, tmp_path: Path, revision: str = "1", word: str = "first") -> Run:
+    """The same run in a folder of another machine, which publishes to the same store."""
+    other = Run(tmp_path / "other" / run.name)
+    access = embedded.ensure_started(run)
+    shutil.copytree(run.store, other.store, ignore=shutil.ignore_patterns("*.sock", "data"))
+    make_run(other.results, run.name, "s3", endpoint_url=access.endpoint_url)
+    write_start(other, revision, word)
+    return other
+
+
+@pytest.fixture
+def user(run: Run, foreign: "S3Client", monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embedded store's credentials, as a user's of it."""
+    credentials(monkeypatch, embedded.ensure_started(run))
+
+
+def start_files(run: Run) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in [run.lock, *run.mix]}
+
+
+def test_the_later_machine_takes_the_published_manifest(run: Run, user: None, tmp_path: Path) -> None:
+    preflight.preflight(run)
+    write_start(run)
+    preflight.publish_lock(run)
+    assert publish.settle_mix(run) is False
+    other = machine(run, tmp_path, word="second")
+    files.write_jsonl_zst(other.prompts("00000"), [])
+    preflight.preflight(other)
+    assert start_files(other) == start_files(run) and not other.prompts("00000").exists()
+
+
+def test_who_loses_the_race_for_the_manifest_takes_the_winners(run: Run, user: None, tmp_path: Path) -> None:
+    other = machine(run, tmp_path, revision="2", word="second")
+    for one in (run, other):
+        preflight.preflight(one)  # neither sees anything of the other's
+    write_start(run)
+    preflight.publish_lock(run)
+    assert publish.settle_mix(run) is False
+    other.manifest.unlink()  # it draws only now
+    preflight.publish_lock(other)
+    write_manifest(other)
+    assert publish.settle_mix(other) is True
+    assert start_files(other) == start_files(run)
+
+
+def test_chunks_of_another_manifest_are_not_given_up(run: Run, user: None, tmp_path: Path) -> None:
+    write_start(run)
+    preflight.preflight(run)
+    preflight.publish_lock(run)
+    publish.settle_mix(run)
+    other = machine(run, tmp_path, word="second")
+    write_chunk(other, "00000")
+    before = start_files(other)
+    with pytest.raises(PlainError, match=r"manifest\.parquet differs from the published .*Move .* away"):
+        preflight.preflight(other)
+    assert start_files(other) == before
+
+
+def test_a_manifest_whose_publisher_stopped_is_said(
+    run: Run, user: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preflight.preflight(run)
+    write_start(run)
+    open_store(run).create(run.manifest_json, "manifest.json")
+    other = machine(run, tmp_path, word="second")
+    monkeypatch.setattr(publish, "OTHER_SECONDS", 0.0)
+    with pytest.raises(PlainError, match=r"dropped\.parquet at .* does not come"):
+        publish.settle_mix(other)
 
 
 # --- resuming from the bucket ---

@@ -19,8 +19,8 @@ def test_a_run_is_published_and_a_deleted_chunk_fetched(prepared: Project, seawe
     published = receipts(prepared)
     assert set(published) == {"start.json", "0000.json", "training.json", "index.json"}
     objects = sum(len(receipt["objects"]) for receipt in published.values())
-    # owner, lock, manifest.{json,parquet}; 3 x 3 files of chunks; one shard and its index; the index
-    assert objects == files.read_json(run.summary)["objects_published"] == 4 + 9 + 2 + 1
+    # owner, lock, manifest.{json,parquet}, dropped; 3 x 3 files of chunks; one shard and its index; card and index
+    assert objects == files.read_json(run.summary)["objects_published"] == 5 + 9 + 2 + 2
     assert f"  objects in the store  {objects}\n" in result.output
 
     again = prepared.run()
@@ -37,5 +37,5 @@ def test_a_run_is_published_and_a_deleted_chunk_fetched(prepared: Project, seawe
     assert len(prepared.requests()) == 24 and prepared.server_starts() == 1
     assert receipts(prepared) == published
     # index.json is the last that was published, and would have a number if it listed anything else.
-    assert [item["path"] for item in published["index.json"]["objects"]] == ["index.json"]
+    assert [item["path"] for item in published["index.json"]["objects"]] == ["README.md", "index.json"]
     assert len(files.read_json(run.published_listing)["paths"]) == objects  # at this start

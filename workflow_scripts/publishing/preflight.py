@@ -56,7 +56,8 @@ def preflight(run: Run) -> None:
     if run.config.publish.store == "s3":
         folder = f"{store.prefix}{store.run}/"
         with s3_errors.plain(store.address(folder)):
-            if count := uploads.abort_left(store.client, store.bucket, folder, run.uploads):
+            settled = {store.key(path) for path in listing}
+            if count := uploads.abort_left(store.client, store.bucket, folder, run.uploads, settled):
                 say(f"aborted {count} uploads that an earlier start had left in {store.address(folder)}")
     if LOCK in listing:
         take_lock(run, store)

@@ -43,7 +43,7 @@ TRIES = 5
 PATIENCE_SECONDS = 300.0
 # The object is there, or was being written by somebody: 412; 409 from a racing write; and what a multipart
 # completion gets that is sent again after its first reply was lost.
-TAKEN_CODES = ("PreconditionFailed", "412", "ConditionalRequestConflict", "409", "NoSuchUpload")
+TAKEN_CODES = ("PreconditionFailed", "412", "ConditionalRequestConflict", "409", "NoSuchUpload", "InvalidPart")
 DAMAGED_CODES = ("BadDigest", "InvalidDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch")
 BROKEN_DOWNLOADS = (
     ConnectionClosedError,
@@ -149,6 +149,8 @@ class Store:
             there = large and self._head(key) is not None
             if there or not self._upload(source, key, content, metadata) or large:
                 self._must_be_ours(key, path, content)
+            if large and not there:
+                self._patiently(lambda: uploads.abort_dead(self.client, self.bucket, key, [key]))
         return PublishedObject(
             path=path, key=key, bytes=content.bytes, sha256=content.sha256, crc64nvme=content.crc64nvme, rows=rows
         )

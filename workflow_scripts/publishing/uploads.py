@@ -1,9 +1,10 @@
-"""Multipart uploads under way, on file: what a killed job left of them is aborted by the next start, and no other's is.
+"""Multipart uploads under way, on file: the next start aborts what a killed job left of them, and no live one.
 
 results/RUN/uploads/ID.json    {bucket, key, upload}, from the upload's first reply to its end
 """
 
 import hashlib
+from collections.abc import Container
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -17,8 +18,7 @@ from workflow_scripts.publishing import s3_errors
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
-# An upload below our prefix that is on no file here: of another machine, or its first reply was lost. No file of ours
-# takes a week.
+# No file of ours takes a week to upload.
 ABANDONED = timedelta(days=7)
 NOT_ALLOWED = ("AccessDenied", "403", "NotImplemented", "MethodNotAllowed")
 
@@ -56,23 +56,33 @@ def abort(client: "S3Client", bucket: str, key: str, upload: str) -> None:
             raise
 
 
-def abort_left(client: "S3Client", bucket: str, prefix: str, folder: Path) -> int:
-    """Abort what is on file in `folder`, whose run's jobs are dead, and what lies below `prefix` for a week already.
+def abort_left(client: "S3Client", bucket: str, prefix: str, folder: Path, settled: Container[str]) -> int:
+    """Abort what is on file in `folder`, whose run's jobs are dead, and what is dead below `prefix`; return how many.
 
-    Returns how many. Without the right to list uploads, those on file are all.
+    `settled` are the keys of objects that exist.
     """
     count = 0
     for path in sorted(folder.glob("*.json")):
         left = files.read_json(path, "bucket", "key", "upload")
-        if (left["bucket"], left["key"][: len(prefix)]) == (bucket, prefix):  # else the config names another place now
+        if left["bucket"] == bucket and left["key"].startswith(prefix):  # else the config names another place now
             abort(client, bucket, left["key"], left["upload"])
             count += 1
             path.unlink(missing_ok=True)
+    return count + abort_dead(client, bucket, prefix, settled)
+
+
+def abort_dead(client: "S3Client", bucket: str, prefix: str, settled: Container[str]) -> int:
+    """Abort uploads below `prefix` that can't end well: to keys that are settled, and those of a week ago.
+
+    An upload whose first reply was lost is on no file. Once its key is settled it could only be refused, whoever began
+    it. Without the right to list uploads, they stay. Returns how many.
+    """
+    count = 0
     try:
         for page in client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=prefix):
             now = parsedate_to_datetime(page["ResponseMetadata"]["HTTPHeaders"]["date"])
             for upload in page.get("Uploads", []):
-                if now - upload["Initiated"] > ABANDONED:
+                if upload["Key"] in settled or now - upload["Initiated"] > ABANDONED:
                     abort(client, bucket, upload["Key"], upload["UploadId"])
                     count += 1
     except ClientError as error:
