@@ -1,4 +1,4 @@
-"""How fast files are published, beside plain boto3: `python tests/benchmarks/publishing.py [--small 500] [--large 1024]`.
+"""How fast files are published, beside plain boto3: `python tests/benchmarks/publishing.py`.
 
 Both send the same files to the same real S3 server, in turns: boto3's upload_file as it comes, 8 files at a time, no
 digest, no condition; and Store.create with its digests, create-only, and verified by the server. Memory is the peak of

@@ -147,8 +147,8 @@ WRONG_REGION = (
     ("status", "kind", "text", "words"),
     [
         (400, "application/xml", WRONG_REGION, "publish.region"),
-        (200, "text/html", b"<html><body><p>Welcome</body></html>", "does not speak S3.*publish.endpoint_url"),
-        (404, "text/html", b"<html>not here</html>", "404 .*does not speak S3"),
+        (200, "text/html", b"<html><body><p>Welcome</body></html>", "no answer of S3's.*publish.endpoint_url"),
+        (404, "text/html", b"<html>not here</html>", "404 .*no answer of S3's"),
     ],
     ids=["region", "html", "html404"],
 )

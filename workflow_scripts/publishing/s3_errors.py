@@ -81,9 +81,9 @@ def explain(error: BotoCoreError | ClientError, where: str, if_no_answer: str = 
         message = " ".join(str(error.response.get("Error", {}).get("Message", "")).split())
         name = code(error)
         advice = ADVICE.get(name, message or "see the store's own log")
-        if not name or (name.isdigit() and not error.operation_name.startswith("Head")):  # the bare status, or none
+        if name not in ADVICE and (not name or name.isdigit()):  # the bare status, or none
             name = name or str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
-            advice = "what answers there does not speak S3; check publish.endpoint_url"
+            advice = "that is no answer of S3's; either publish.endpoint_url is wrong, or the store is ill"
         return f"{where}: the store answered {name} to {error.operation_name}: {advice}"
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         return f"{where}: no S3 credentials found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
