@@ -80,8 +80,8 @@ def made(run: Run) -> dict[str, bytes]:
     return {str(run.relative(path)): path.read_bytes() for path in [*kept, *run.folder.glob("training/*/*")]}
 
 
-def load(folder: Path, name: str) -> Any:
-    return datasets.load_dataset(str(folder), name, cache_dir=str(folder.parent / "cache"))
+def load(path: str, folder: Path, data_files: str | None = None) -> Any:
+    return datasets.load_dataset(path, data_files=data_files, cache_dir=str(folder.parent / "cache"))["train"]
 
 
 def test_a_new_machine_takes_a_published_run_from_the_bucket(
@@ -123,16 +123,16 @@ def test_a_new_machine_takes_a_published_run_from_the_bucket(
 
 def is_usable(copy: Path, run: Run) -> None:
     """`datasets` reads the bucket's copy by its card."""
-    completions = load(copy, "completions")["train"]
+    completions = load(str(copy), copy)
     rows = [row for chunk in run.chunks() for row in files.read_jsonl_zst(run.completions(chunk))]
     assert [row["prompt_id"] for row in completions] == [row["prompt_id"] for row in rows]
     for key in ("prompt_token_ids", "response_token_ids", "class", "usage"):
         assert completions[0]["turns"][0][key] == rows[0]["turns"][0][key]
     assert completions[0]["messages"][-1]["content"] == rows[0]["messages"][-1]["content"]
-    training = load(copy, "training")["train"]
+    training = load("parquet", copy, f"{copy}/training/*/train-*.parquet")
     assert len(training) == files.read_json(run.summary)["training_rows"]
     assert set(training[0]["loss_mask"]) == {0, 1} and len(training[0]["input_ids"]) == len(training[0]["loss_mask"])
-    assert len(load(copy, "manifest")["train"]) == 24
+    assert len(load("parquet", copy, f"{copy}/manifest.parquet")) == 24
     text = (copy / "README.md").read_text()
     assert (
         text.startswith("---\nlicense:\n- other\n") and "| questions | 12 | local files | as its owner says |" in text

@@ -7,6 +7,7 @@ bytes, on any machine: there is no date in it.
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,10 @@ TEXT = """\
 
 `index.json` (of several the last) names every object with its size, sha256 and CRC64NVME.
 
-    datasets.load_dataset(FOLDER, "completions")    # a copy of this folder; datasets 5 or later
+With FOLDER, a copy of this folder, and `datasets` 5 or later:
 
-| configuration | files | a row |
-|---|---|---|
-| `completions` | `completions/CHUNK.jsonl.zst` | a prompt's conversation with the new answer, and its exact token ids |
-{training_line}| `manifest` | `manifest.parquet` | a prompt: its ids, source, chunk and place |
+    load_dataset(FOLDER)    # completions: conversations with the new answers, and their exact token ids
+{training_line}    load_dataset("parquet", data_files="FOLDER/manifest.parquet")    # prompts: ids, source, chunk
 
 ## Sources
 
@@ -82,8 +81,11 @@ def card(run: Run, training: Path) -> bytes:
     folder = run.relative(training.parent)
     names = {entry["path"].split("-")[0] for entry in index["files"]}
     splits = [name for name in ("train", "eval") if name in names]
-    header = _header(licences.values(), folder, splits, sum(counts.values()))
-    training_line = f"| `training` | `{folder}/` | a turn as `input_ids` and `loss_mask` |\n" if splits else ""
+    header = _header(licences.values(), sum(counts.values()))
+    training_line = "".join(
+        f'    load_dataset("parquet", data_files="FOLDER/{folder}/{split}-*.parquet")    # input_ids, loss_mask\n'
+        for split in splits
+    )
     lines = [
         f"| {name} | {counts[name]:,} | {_cell(_dataset(config, name))} | {_cell(licences[name])} |"
         for name in licences
@@ -108,15 +110,11 @@ def card(run: Run, training: Path) -> bytes:
     return f"---\n{yaml.safe_dump(header, sort_keys=False)}---\n\n{text}".encode()
 
 
-def _header(licences: Any, folder: str, splits: list[str], prompts: int) -> dict[str, Any]:
+def _header(licences: Iterable[str], prompts: int) -> dict[str, Any]:
     named = {text if LICENCE.fullmatch(text) else "other" for text in licences}
-    configs: list[dict[str, Any]] = [
-        # What was redriven, 00042.r1.jsonl.zst, is among them; 00042.failures.jsonl.zst is not.
-        _config("completions", {"train": "completions/[0-9]*[0-9].jsonl.zst"}) | {"default": True}
-    ]
-    if splits:
-        configs.append(_config("training", {name: f"{folder}/{name}-*.parquet" for name in splits}))
-    configs.append(_config("manifest", {"train": "manifest.parquet"}))
+    # What was redriven, 00042.r1.jsonl.zst, is among them; 00042.failures.jsonl.zst is not. The Parquet files can't be
+    # configurations beside it: `datasets` reads all of a folder's in one format.
+    files_of = [{"split": "train", "path": "completions/[0-9]*[0-9].jsonl.zst"}]
     message = [{"name": name, "dtype": kind} for name, kind in _MESSAGE.items()]
     features = [
         {"name": name, "dtype": kind} if kind else {"name": name, "list": message} for name, kind in _COMPLETION.items()
@@ -126,13 +124,9 @@ def _header(licences: Any, folder: str, splits: list[str], prompts: int) -> dict
         "license": sorted(named),
         "task_categories": ["text-generation"],
         "size_categories": [next((name for most, name in sizes if prompts < most), "10M<n<100M")],
-        "configs": configs,
+        "configs": [{"config_name": "completions", "data_files": files_of, "default": True}],
         "dataset_info": [{"config_name": "completions", "features": features}],
     }
-
-
-def _config(name: str, splits: dict[str, str]) -> dict[str, Any]:
-    return {"config_name": name, "data_files": [{"split": split, "path": path} for split, path in splits.items()]}
 
 
 def _reading(config: Config, name: str) -> Reading | None:
