@@ -98,6 +98,7 @@ rule verify:
     """Target: ask the store about every object that the receipts name; nothing else wants it."""
     input:
         rules.publish.input,
+        run=f"{RUN}/manifest.parquet",
     log:
         f"{RUN}/logs/published/verify.log",
     conda:
@@ -105,4 +106,4 @@ rule verify:
     message:
         "Verify what is published"
     shell:
-        "exec python -m workflow_scripts.publishing.verify {RUN:q} 2> {log:q}"
+        "exec python -m workflow_scripts.publishing.verify {input.run:q} 2> {log:q}"

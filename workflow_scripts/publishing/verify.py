@@ -100,10 +100,10 @@ def _wrong(store: Store, item: PublishedObject, deep: bool) -> str | None:
 def main() -> None:
     """Say what is wrong; exit with 1 if anything is."""
     parser = argparse.ArgumentParser(description="Check what a run has published against its receipts.")
-    parser.add_argument("run", type=Path, help="results/RUN")
+    parser.add_argument("run", type=Path, help="results/RUN, or a file in it")
     parser.add_argument("--deep", action="store_true", help="read every object, instead of asking for its checksum")
     arguments = parser.parse_args()
-    run = Run.holding(arguments.run / "run.yaml")
+    run = Run.holding(arguments.run / "run.yaml" if arguments.run.is_dir() else arguments.run)
     if processes.run_process() is None:
         processes.claim_run_process()  # an embedded store that is asked ends with this process
     store = open_store(run)
