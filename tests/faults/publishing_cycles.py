@@ -7,6 +7,7 @@ right by its bytes, no multipart upload may be left, and nothing else in the buc
 
 import argparse
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -95,6 +96,7 @@ def main() -> None:
     parser.add_argument("--cycles", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # and leave nothing behind
     started, kills = time.monotonic(), 0
     with (
         tempfile.TemporaryDirectory() as folder,
