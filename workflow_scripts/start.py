@@ -15,6 +15,7 @@ import yaml
 from workflow_scripts import config as configs
 from workflow_scripts import files, identity, processes, recovery, results_lock
 from workflow_scripts.config import Config
+from workflow_scripts.config.outputs import protected_by
 from workflow_scripts.errors import PlainError, plain_os_errors
 from workflow_scripts.prompts import inputs, locking
 from workflow_scripts.publishing.batches import batch_chunks, batch_names
@@ -170,6 +171,11 @@ def plan(values: dict[str, Any], where: str) -> Plan:
     what = identity.run_identity(config, found, hashes, against)
     hashes.save()
     run = Run(Path(config.results) / identity.run_name(what), config)
+    publish = config.publish
+    if publish.store != "none" and (wall := protected_by(f"{publish.prefix}{run.name}", publish.protect)):
+        raise PlainError(
+            f"{where}: publish: {publish.prefix}{run.name}/ meets the protected prefix {wall!r}; choose another prefix"
+        )
     sources = {
         name: {"shard": f"sources/{identity.shard_name(name, config.sources[name], listed)}", "files": listed}
         for name, listed in found.items()
@@ -295,6 +301,10 @@ def begin(plan: Plan, *, keep_incomplete: bool) -> None:
         if found := locking.lock_inputs(run, plan.inputs):
             lock["prompts"] = found
         files.write_json(run.lock, lock)
+        if plan.config.publish.store != "none":
+            from workflow_scripts.publishing.preflight import publish_lock
+
+            publish_lock(run)
     files.read_json(run.lock, "sources", "identity")
     if line := disk_line(run):
         print(line, file=sys.stderr)

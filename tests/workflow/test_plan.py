@@ -143,3 +143,12 @@ def test_chunks_are_dispatched_in_order(fresh: Project) -> None:
     assert sorted(order) == list(range(9))
     # Three at a time; those that start together are in no order.
     assert all(abs(place - number) < 3 for place, number in enumerate(order)), order
+
+
+def test_a_protected_prefix_is_refused_in_the_plan(finished: Project) -> None:
+    """Also one inside the run's own folder of the bucket, which no config alone can know."""
+    name = finished.made.name
+    finished.config["publish"] = {"store": "s3", "bucket": "draftmill", "protect": [f"{name}/completions/"]}
+    result = finished.run("-n")
+    assert result.code != 0 and result.jobs == [], result.output
+    assert f"publish: {name}/ meets the protected prefix '{name}/completions/'; choose another" in result.output

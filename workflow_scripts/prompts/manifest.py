@@ -16,6 +16,7 @@ from workflow_scripts.prompts.arrange import arrange, traits
 from workflow_scripts.prompts.candidates import Shards
 from workflow_scripts.prompts.filters import filters_of, tokens
 from workflow_scripts.prompts.mix import DUPLICATE, Drop, Ref, draw
+from workflow_scripts.publishing.restore import restore_mix
 from workflow_scripts.run import Run
 
 DROPPED = pl.Schema(
@@ -129,11 +130,20 @@ def main() -> None:
     )
     run = Run.holding(parser.parse_args().manifest)
     with timed(run.folder, "prompts"):
+        if restore_mix(run):
+            say("the manifest: fetched from the bucket and verified")
+            return
         manifest, dropped, accounted = build(run)
         files.write_json(run.manifest_json, accounted)
         for path, frame in ((run.dropped, dropped), (run.manifest, manifest)):
             with files.atomic_path(path) as tmp:
                 frame.write_parquet(tmp, compression="zstd", statistics=True)
+        if run.config.publish.store != "none":
+            from workflow_scripts.publishing.publish import settle_mix  # boto3 takes a second
+
+            if settle_mix(run):
+                say("the manifest: taken from the bucket, where another machine's was first")
+                return
         say(table(accounted))
 
 
