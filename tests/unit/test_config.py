@@ -97,7 +97,7 @@ def with_changes(changes: dict[str, Any]) -> dict[str, Any]:
         ({"prompts.exclude": [12]}, 'my.yaml: prompts.exclude.0: 12 is a number; quote it: "12"'),
         (
             {"prompts.decontaminate": ["s3://b/x"]},
-            "my.yaml: prompts.decontaminate.files: 's3:/b/x' is no path; benchmarks are local files: download them first",
+            "my.yaml: prompts.decontaminate.files: 's3:/b/x' is no path; benchmarks are files here: download it",
         ),
         (
             {"prompts.decontaminate": {"files": ["b.jsonl"], "threshold": True}},

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from workflow_scripts import start
+from workflow_scripts import recovery, results_lock, start
 from workflow_scripts.errors import PlainError
 from workflow_scripts.identity import ContentHashes
 from workflow_scripts.prompts import inputs
 from workflow_scripts.prompts.inputs import benchmark_files, checked_files, choose, excluded_files
+from workflow_scripts.prompts.locking import lock_inputs
 
 RUN_FILES = [
     "run.yaml",
@@ -85,7 +86,9 @@ def test_folders_files_and_globs_are_found_once(project: Path) -> None:
     with pytest.raises(PlainError, match=r"results/first is a link .*: results/first-11111111$"):
         excluded_files("results/first")
     found = excluded_files("results/*-11111111")
-    assert [str(file.path) for file in found] == [f"results/{name}-11111111/manifest.parquet" for name in ("first", "second")]
+    assert [str(file.path) for file in found] == [
+        f"results/{name}-11111111/manifest.parquet" for name in ("first", "second")
+    ]
     assert excluded_files("old") == [("b.jsonl", Path("old/b.jsonl"))]
     assert excluded_files("old/*.jsonl") == excluded_files("old/b.jsonl") == excluded_files("old")
     write("old/c[1].jsonl")
@@ -230,6 +233,38 @@ def test_a_tokenizer_counts_by_content(project: Path) -> None:
     assert len({name("one"), name("two"), name("org/other"), name("none")}) == 4
     with pytest.raises(PlainError, match=r"c: model\.tokenizer: nowhere: no such folder"):
         name("./nowhere")
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        ({"exclude": ["old/score.jsonl"]}, r"old/score\.jsonl: neither first_id nor a conversation"),
+        ({"exclude": ["old/half.json"]}, r"old/half\.json"),
+        ({"decontaminate": ["old/empty.jsonl"]}, r"old/empty\.jsonl holds no rows"),
+        ({"decontaminate": {"files": ["old/score.jsonl"], "columns": ["q"]}}, "has no column q; it has score"),
+    ],
+)
+def test_inputs_are_looked_at_before_the_first_job(project: Path, prompts: dict[str, Any], message: str) -> None:
+    write("old/score.jsonl", '{"score": 1}\n')
+    write("old/half.json", '{\n  "score": 1,\n')
+    write("old/empty.jsonl", "")
+    planned = plan(**prompts)
+    with pytest.raises(PlainError, match=message):
+        lock_inputs(planned.run, planned.inputs)
+
+
+def test_a_start_that_fails_leaves_the_link_alone(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("old/score.jsonl", '{"score": 1}\n')
+    monkeypatch.setattr(results_lock, "take", lambda results, run: None)
+    monkeypatch.setattr(start, "_pass_on_sigterm", lambda: None)
+    monkeypatch.setattr(recovery, "on_clock_set_back", lambda then: None)
+    good = plan()
+    start.begin(good, keep_incomplete=False)
+    link = project / "results" / "m"
+    assert link.readlink() == Path(good.run.name)
+    with pytest.raises(PlainError, match="neither first_id nor a conversation"):
+        start.begin(plan(exclude=["old"]), keep_incomplete=False)
+    assert link.readlink() == Path(good.run.name)
 
 
 # --- the job ---

@@ -36,7 +36,7 @@ class Decontaminate(Section):
     def _local(cls, entries: list[str]) -> list[str]:
         for entry in entries:
             if re.match(r"[a-z0-9]+:/", entry):  # Path has made one slash of two
-                raise ValueError(f"{entry!r} is no path; benchmarks are local files: download them first")
+                raise ValueError(f"{entry!r} is no path; benchmarks are files here: download it")
         return entries
 
     @model_validator(mode="after")

@@ -225,7 +225,8 @@ def checked_files(
 ) -> list[LocalFile]:
     """The files of a local input, where the config says. PlainError unless they have the recorded names and bytes.
 
-    The record may be another machine's, where the same files lie elsewhere.
+    The record may be another machine's, where the same files lie elsewhere. Names and bytes are in RUN, so that a start
+    with other ones is another run.
     """
     remedy = "Put the old ones back, or run the same line again: with the new ones it starts a new run"
     try:
