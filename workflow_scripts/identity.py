@@ -18,6 +18,9 @@ from workflow_scripts.sources.readers import resolve
 BLOCK = 1 << 20
 BLOCKS = 64
 WEIGHTS = (".safetensors",)
+# With those of TEMPLATES, all that prompts/tokenizer.py binds is among them.
+SIDE_FILES = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".py")
+TEMPLATES = "additional_chat_templates"
 
 
 class ContentHashes:
@@ -102,8 +105,10 @@ def model_identity(path: str, revision: str | None, hashes: ContentHashes) -> di
     for file in sorted(folder.iterdir()):
         if file.suffix in WEIGHTS:
             found[file.name] = [file.stat().st_size, hashes.of(file, sampled=True)]
-        elif file.suffix in (".json", ".jinja", ".txt", ".model"):
+        elif file.suffix in SIDE_FILES:
             found[file.name] = [file.stat().st_size, hashes.of(file)]
+    for file in sorted((folder / TEMPLATES).glob("*.jinja")):
+        found[f"{TEMPLATES}/{file.name}"] = [file.stat().st_size, hashes.of(file)]
     return {"files": found}
 
 
@@ -131,6 +136,10 @@ def run_identity(
     model = model_identity(config.model.path, config.model.revision, hashes)
     if config.model.tokenizer is not None:
         model |= {"tokenizer": model_identity(config.model.tokenizer, None, hashes)}
+    args = content_flags(config.servers.args)
+    template = args.get("chat-template")
+    if isinstance(template, str) and Path(template).is_file():
+        args["chat-template"] = {"sha256": hashes.of(Path(template))}
     against = {"drawn_against": inputs.identity_of(drawn_against)} if drawn_against else {}
     return (
         sections
@@ -138,7 +147,7 @@ def run_identity(
         | {
             "sources": sources,
             "model": model,
-            "args": content_flags(config.servers.args),
+            "args": args,
         }
     )
 

@@ -15,6 +15,7 @@ import yaml
 from workflow_scripts import config as configs
 from workflow_scripts import files, identity, processes, recovery, results_lock
 from workflow_scripts.config import Config
+from workflow_scripts.config.generation import HUB_ID
 from workflow_scripts.config.outputs import protected_by
 from workflow_scripts.errors import PlainError, plain_os_errors
 from workflow_scripts.prompts import inputs, locking
@@ -160,12 +161,12 @@ def plan(values: dict[str, Any], where: str) -> Plan:
         against = inputs.plan_inputs(config, hashes)
     except PlainError as error:
         problems += [f"{where}: {line}" for line in str(error).splitlines()]
-    model = Path(config.model.path)
-    if (model.is_absolute() or config.model.path.startswith(".")) and not model.is_dir():
-        problems.append(f"{where}: model.path: {model}: no such folder")
-    tokenizer = config.model.tokenizer
-    if tokenizer not in (None, "none") and tokenizer.count("/") != 1 and not Path(tokenizer).is_dir():
-        problems.append(f"{where}: model.tokenizer: {tokenizer}: no such folder, and no hub id (organization/name)")
+    named = {"path": config.model.path} if not config.servers.urls else {}  # servers elsewhere name it as they like
+    if config.model.tokenizer not in (None, "none"):
+        named["tokenizer"] = config.model.tokenizer
+    for key, value in named.items():
+        if not (value.startswith("embedded:") or HUB_ID.fullmatch(value) or Path(value).is_dir()):
+            problems.append(f"{where}: model.{key}: {value}: no such folder, and no hub id (organization/name)")
     if problems:
         raise PlainError("\n".join(problems))
     what = identity.run_identity(config, found, hashes, against)
@@ -176,6 +177,10 @@ def plan(values: dict[str, Any], where: str) -> Plan:
         raise PlainError(
             f"{where}: publish: {publish.prefix}{run.name}/ meets the protected prefix {wall!r}; choose another prefix"
         )
+    try:
+        inputs.check_own_run(config.prompts.exclude, run.folder)
+    except PlainError as error:
+        raise PlainError(f"{where}: {error}") from error
     sources = {
         name: {"shard": f"sources/{identity.shard_name(name, config.sources[name], listed)}", "files": listed}
         for name, listed in found.items()
@@ -288,7 +293,6 @@ def begin(plan: Plan, *, keep_incomplete: bool) -> None:
     recovery.sweep(run)
     _redate(run)
     recovery.on_clock_set_back(lambda: _redate(run))
-    _link(run.results / plan.config.name, run.name)
     if plan.config.publish.store != "none":
         from workflow_scripts.publishing.preflight import preflight  # boto3 takes a second that a plan doesn't need
 
@@ -306,6 +310,7 @@ def begin(plan: Plan, *, keep_incomplete: bool) -> None:
 
             publish_lock(run)
     files.read_json(run.lock, "sources", "identity")
+    _link(run.results / plan.config.name, run.name)
     if line := disk_line(run):
         print(line, file=sys.stderr)
     _pass_on_sigterm()

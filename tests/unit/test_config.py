@@ -94,6 +94,19 @@ def with_changes(changes: dict[str, Any]) -> dict[str, Any]:
             {"sources.a": {"dataset": "org/a", "config": 0o625}},
             'my.yaml: sources.a.config: 405 is a number; quote it: "405" (or "0625": YAML reads a leading 0 as octal)',
         ),
+        ({"prompts.exclude": [12]}, 'my.yaml: prompts.exclude.0: 12 is a number; quote it: "12"'),
+        (
+            {"prompts.decontaminate": ["s3://b/x"]},
+            "my.yaml: prompts.decontaminate.files: 's3:/b/x' is no path; benchmarks are files here: download it",
+        ),
+        (
+            {"prompts.decontaminate": {"files": ["b.jsonl"], "threshold": True}},
+            "my.yaml: prompts.decontaminate.threshold: True should be a number",
+        ),
+        (
+            {"prompts.decontaminate": {"files": ["b.jsonl"], "columns": [""]}},
+            "my.yaml: prompts.decontaminate.columns.0: must not be empty",
+        ),
         (
             {"sources.a": {"dataset": "org/a", "config": 3.0}},
             'my.yaml: sources.a.config: 3.0 is a number; quote it: "3.0"',

@@ -10,6 +10,7 @@ from workflow_scripts.config.fields import Count, HomePath, Section, Seed, plain
 SECRET_WORDS = ("key", "token", "secret", "password", "credential")
 # SGLang's flags that have such a word in their names and are no secret.
 NOT_SECRET = re.compile(r"(^|-)tokens?-|max-.*-tokens?$|-tokens$|tokenizer|token-step|keep-")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 EMBEDDED_MODELS = ("embedded:SmolLM2-135M-Instruct",)
 
 

@@ -74,7 +74,9 @@ def _hint(item: Any) -> str | None:
     place, value, kind = _place(item), item["input"], item["type"]
     last = place[-1] if place else ""
     if kind == "string_type" and type(value) in (int, float):
-        octal = f' (or "0{value:o}": YAML reads a leading 0 as octal)' if type(value) is int and value > 7 else ""
+        octal = ""
+        if last in ("config", "revision") and type(value) is int and value > 7:
+            octal = f' (or "0{value:o}": YAML reads a leading 0 as octal)'
         return f'{value} is a number; quote it: "{value}"{octal}'
     names_datasets = kind == "dict_type" and last in ("substitutes", "fill")
     if isinstance(value, str) and (kind == "list_type" or names_datasets):
