@@ -254,9 +254,11 @@ def _older_sibling(plan: Plan) -> list[str]:
 
 
 def differing_keys(old: Any, new: Any, at: str = "") -> list[str]:
-    """The dotted keys in which two identities differ."""
-    if at == "sources":
-        old, new = dict(old), dict(new)
+    """The dotted keys in which two identities differ, or whose order does."""
+    if at == "sources" or at.endswith((".substitutes", ".fill")):
+        old, new = dict(old or ()), dict(new or ())
+        if old == new and list(old) != list(new):
+            return [f"the order of {at}"]
     if isinstance(old, dict) and isinstance(new, dict):
         keys = [*old, *(key for key in new if key not in old)]
         return [

@@ -228,6 +228,9 @@ def test_prompts_that_begin_alike_stand_together(tmp_path: Path) -> None:
     assert ordered(tmp_path, talks, {8: tool, 9: tool}) == [1, 3, 6, 5, 2, 0, 8, 9, 7, 4]
 
 
+SIZES = {"many": 3000, "few": 300}
+
+
 def test_chunks_are_an_even_spread_of_the_seeded_order(tmp_path: Path, world: World) -> None:
     whole, _, _ = built(tmp_path / "1", world, chunks={"count": 1})
     cut, _, _ = built(tmp_path / "7", world, chunks={"count": 7})
@@ -237,6 +240,16 @@ def test_chunks_are_an_even_spread_of_the_seeded_order(tmp_path: Path, world: Wo
     assert cut.equals(cut.sort("chunk", "position"))
     by_chunk = cut.group_by("chunk").agg(pl.col("source").n_unique())
     assert (by_chunk["source"] > 8).all()  # no chunk is of a few sources only
+
+
+def test_a_source_that_gives_few_of_many_is_spread_as_one_that_gives_all(tmp_path: Path) -> None:
+    sources = {name: [shard_row(at, talk(f"{name} {at}", "x")) for at in range(size)] for name, size in SIZES.items()}
+    config = {"chunks": {"count": 5}, "sources": {name: {"take": 300} for name in SIZES}}
+    manifest, _, _ = build(read_already(tmp_path, config, sources))
+    counts = Counter(manifest.select("chunk", "source").iter_rows())
+    assert set(Counter(manifest["source"]).values()) == {300}
+    # Of 120 from two halves: 60 on average, 4.9 standard deviations wide.
+    assert len(counts) == 10 and all(36 < count < 84 for count in counts.values())
 
 
 def test_the_text_of_a_world_is_what_repeats_are_told_by(world: World) -> None:

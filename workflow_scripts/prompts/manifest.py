@@ -60,7 +60,9 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
 
     results = [*drawn, *filled]
     taken = _taken(shards, (ref for result in results for ref in result.refs), near.firsts() if near else {})
-    manifest = arrange(taken.sort("order", "first_id"), config.chunk_count()).select(
+    # By the end of the order's hash, not its beginning: those drawn of a source are the ones that begin lowest.
+    spread = taken.sort(pl.col("order").bin.slice(8), "first_id")
+    manifest = arrange(spread, config.chunk_count()).select(
         prompt_id="first_id",
         first_id="first_id",
         source="source",
