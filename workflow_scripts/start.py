@@ -1,5 +1,6 @@
 """What a start of Snakemake does before the first job: the plan at parse time, then the run's lock and records."""
 
+import contextlib
 import logging
 import os
 import signal
@@ -125,6 +126,9 @@ def open_plan(values: dict[str, Any], configfiles: Sequence[Path], basedir: str)
         default = Path(basedir) / "config" / "config.yaml"
         where = "config/config.yaml"
         values = _overlay(configs.load_yaml(default), values)
+    for path in configfiles:
+        with contextlib.suppress(yaml.YAMLError):  # Snakemake has read it as JSON
+            configs.refuse_doubled_keys(path.read_text(encoding="utf-8"), str(path))
     return plan(values, where)
 
 

@@ -3,13 +3,14 @@
 import re
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, FiniteFloat, field_validator
 
 from workflow_scripts.config.fields import Count, HomePath, Section, Seed, plain_url
 
 SECRET_WORDS = ("key", "token", "secret", "password", "credential")
 # SGLang's flags that have such a word in their names and are no secret.
 NOT_SECRET = re.compile(r"(^|-)tokens?-|max-.*-tokens?$|-tokens$|tokenizer|token-step|keep-")
+NUMBER = re.compile(r"-?\d{1,18}(\.\d+)?", re.ASCII)
 EMBEDDED_MODELS = ("embedded:SmolLM2-135M-Instruct",)
 
 
@@ -43,7 +44,14 @@ class Sampling(Section):
     seed: Seed = Field(0, description="recorded and sent; a server honours it only under deterministic inference")
 
 
-Arg = bool | int | float | str | list[str] | None
+Arg = bool | int | FiniteFloat | str | list[str] | None
+
+
+def _unquoted(value: Arg) -> Arg:
+    if isinstance(value, str) and NUMBER.fullmatch(value):
+        number = float(value) if "." in value else int(value)
+        return number if str(number) == value else value
+    return value
 
 
 class Servers(Section):
@@ -69,6 +77,12 @@ class Servers(Section):
             if any(word in name.split("-") for word in SECRET_WORDS) and not NOT_SECRET.search(name):
                 raise ValueError(f"{name!r} looks like a secret; secrets come from the environment only")
         return args
+
+    @field_validator("args")
+    @classmethod
+    def _numbers(cls, args: dict[str, Arg]) -> dict[str, Arg]:
+        """A quoted number is one, if SGLang is told the same by it: not 007."""
+        return {name: _unquoted(value) for name, value in args.items()}
 
     @field_validator("urls")
     @classmethod
