@@ -59,7 +59,7 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
         )
 
     results = [*drawn, *filled]
-    taken = _taken(shards, (ref for result in results for ref in result.refs), near.firsts() if near else {})
+    taken = _taken(shards, (ref for result in results for ref in result.refs), near.clusters() if near else [])
     # By the end of the order's hash, not its beginning: those drawn of a source are the ones that begin lowest.
     spread = taken.sort(pl.col("order").bin.slice(8), "first_id")
     manifest = arrange(spread, config.chunk_count()).select(
@@ -78,13 +78,19 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
     accounted["split"] = {
         "eval": config.prompts.eval,
         "prompts": {name: counts[name] for name in ("train", "eval")},
-        "note": "by first_id, in clusters of near-duplicates that of the first; smaller shares are part of it",
+        "note": "by first_id, in clusters of near-duplicates the lowest; smaller shares are part of it",
     }
     return manifest, _dropped(shards, (drop for result in results for drop in result.drops)), accounted
 
 
-def _taken(shards: Shards, refs: Iterable[Ref], firsts: dict[Ref, Ref]) -> pl.DataFrame:
-    """The taken: first_id, dedupe_key, row, order, source, prefix, answer; the split goes by the first_id `leader`."""
+def _taken(shards: Shards, refs: Iterable[Ref], clusters: list[list[Ref]]) -> pl.DataFrame:
+    """The taken: first_id, dedupe_key, row, order, source, prefix, answer; the split goes by the first_id `leader`.
+
+    It is the lowest of the prompt's cluster, of which the seed decides who is taken, but not who is in it.
+    """
+    leader_of: dict[Ref, str] = {}
+    for cluster in clusters:
+        leader_of |= dict.fromkeys(cluster, min(_id(shards, ref) for ref in cluster))
     rows: dict[str, list[int]] = {}
     for ref in refs:
         rows.setdefault(ref.shard, []).append(ref.row)
@@ -92,7 +98,7 @@ def _taken(shards: Shards, refs: Iterable[Ref], firsts: dict[Ref, Ref]) -> pl.Da
     parts = [pl.DataFrame(schema=schema | {"leader": pl.String, "prefix": pl.UInt64, "answer": pl.Int64})]
     for name, found in rows.items():
         part = shards.frames[name][found].select("first_id", "dedupe_key", "row", "order", source=pl.lit(name))
-        leaders = [_id(shards, firsts[ref]) if (ref := Ref(name, row)) in firsts else None for row in found]
+        leaders = [leader_of.get(Ref(name, row)) for row in found]
         leader = pl.Series("leader", leaders, dtype=pl.String).fill_null(part["first_id"])
         parts.append(
             pl.concat(

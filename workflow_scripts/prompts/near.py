@@ -1,7 +1,7 @@
 """Near-duplicates: prompts whose texts are almost the same, found by MinHash LSH and then compared exactly.
 
-Compared are the sets of overlapping runs of five characters of `prompt_text` (sources/prompt_ids.py), so that case,
-spacing and Unicode form don't count, and languages without spaces do. Two prompts are near if the Jaccard similarity of
+Compared are the sets of overlapping runs of five characters of the messages' text, as `plain` (sources/prompt_ids.py)
+makes it: case, spacing and Unicode form don't count, and languages without spaces do. Two prompts are near if the Jaccard similarity of
 these sets (shared runs / all runs) is at least the threshold, for the whole text and also for the text without system
 prompt and tools: a long system prompt in common does not make two questions the same.
 
@@ -24,6 +24,7 @@ from workflow_scripts.prompts.minhash import (
     SKETCH,
     BandIndex,
     Hashes,
+    Numbers,
     band_hashes,
     band_width,
     jaccard,
@@ -31,15 +32,17 @@ from workflow_scripts.prompts.minhash import (
     sketches,
 )
 from workflow_scripts.prompts.mix import Ref, Text
-from workflow_scripts.sources.prompt_ids import prompt_side, prompt_text
+from workflow_scripts.sources.prompt_ids import plain, plain_tools, prompt_side
 
 
 def text_of(messages: str, tools: str | None) -> Text:
     """Of a shard's row, JSON as it stands there."""
     asked = prompt_side(orjson.loads(messages))
-    system = [message for message in asked if message["role"] == "system"]
-    turns = [message for message in asked if message["role"] != "system"]
-    return Text(prompt_text(turns, None), prompt_text(system, orjson.loads(tools) if tools else None))
+    turns = [plain(message["content"]) for message in asked if message["role"] != "system"]
+    frame = [plain(message["content"]) for message in asked if message["role"] == "system"]
+    if tools:
+        frame.append(plain_tools(orjson.loads(tools)))
+    return Text("\n".join(turns), "\n".join(frame))
 
 
 class NearDuplicates:
@@ -61,7 +64,11 @@ class NearDuplicates:
         self._pack = zstandard.ZstdCompressor(level=1).compress
         self._unpack = zstandard.ZstdDecompressor().decompress
         self._batch: Sequence[Text] = ()
+        self._new = np.empty((0, SKETCH), np.uint32)  # the batch's sketches, and their bands
         self._bands: Hashes = np.empty((0, SKETCH // self._band), np.uint64)
+        self._shared = np.empty(self._bands.shape, bool)  # with another of the batch
+        self._found: dict[int, list[Numbers]] = {}  # who of earlier batches shares a band, by index
+        self._fresh: dict[int, list[int]] = {}  # those of this batch that are placed, by band
         self._placed: list[int] = []  # of the batch, the last so many of all
 
     def begin(self, batch: Sequence[Text]) -> None:
@@ -74,8 +81,8 @@ class NearDuplicates:
         self._bands = band_hashes(self._new, self._band)
         self._found = self._index.sharing(self._bands)
         _, inverse, counts = np.unique(self._bands, return_inverse=True, return_counts=True)
-        self._shared = (counts[inverse] > 1).reshape(self._bands.shape)  # with another of the batch
-        self._fresh: dict[int, list[int]] = {}  # the batch's own by band
+        self._shared = (counts[inverse] > 1).reshape(self._bands.shape)
+        self._fresh = {}
 
     def place(self, index: int, ref: Ref) -> tuple[Ref, float] | None:
         """The first taken prompt that `batch[index]` is near to, and the similarity; None if there is none: it's taken.
@@ -102,13 +109,12 @@ class NearDuplicates:
         self._placed.append(index)
         return near
 
-    def firsts(self) -> dict[Ref, Ref]:
-        """The first of its cluster for each taken prompt that isn't it.
-
-        A cluster hangs together by near pairs, also where the prompt between two taken ones was dropped.
-        """
-        roots = ((number, self._root(number)) for number, taken in enumerate(self._taken) if taken)
-        return {self._refs[number]: self._refs[root] for number, root in roots if root != number}
+    def clusters(self) -> list[list[Ref]]:
+        """All prompts placed, taken or not, that hang together by near pairs; none of those that are near to none."""
+        found: dict[int, list[Ref]] = {}
+        for number, ref in enumerate(self._refs):
+            found.setdefault(self._root(number), []).append(ref)
+        return [cluster for cluster in found.values() if len(cluster) > 1]
 
     def _near(self, index: int, bands: list[int]) -> list[tuple[int, float]]:
         """Earlier prompts that are near, in order: at least the first that is taken, and one of each cluster."""
