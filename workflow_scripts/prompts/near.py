@@ -1,9 +1,9 @@
 """Near-duplicates: prompts whose texts are almost the same, found by MinHash LSH and then compared exactly.
 
 Compared are the sets of overlapping runs of five characters of the messages' text, as `plain` (sources/prompt_ids.py)
-makes it: case, spacing and Unicode form don't count, and languages without spaces do. Two prompts are near if the Jaccard similarity of
-these sets (shared runs / all runs) is at least the threshold, for the whole text and also for the text without system
-prompt and tools: a long system prompt in common does not make two questions the same.
+makes it: case, spacing and Unicode form don't count, and languages without spaces do. Two prompts are near if the
+Jaccard similarity of these sets (shared runs / all runs) is at least the threshold, for the whole text and also for the
+text without system prompt and tools: a long system prompt in common does not make two questions the same.
 
 The error. Candidate pairs come from MinHash sketches of 128 values (rensa's R-MinHash), cut into bands of which one
 must match as a whole (LSH: Leskovec, Rajaraman, Ullman, Mining of Massive Datasets, 3.4). The bands are as wide as they
