@@ -199,6 +199,17 @@ def test_a_mix_that_falls_short_shows_the_whole_table(tmp_path: Path, world: Wor
     check(world, *build(read_already(tmp_path / "short", config, world.shards())))
 
 
+def test_a_mix_of_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workflow_scripts.prompts.manifest.filters_of", lambda run: [Short(10**6)])
+    rows = [shard_row(number, talk(f"Why {number}?", "x")) for number in range(3)]
+    with pytest.raises(PlainError) as error:
+        build(read_already(tmp_path, {}, {"a": rows}))
+    lines = str(error.value).splitlines()
+    assert lines[0] == "no prompt is left to be taken:" and lines[2].split() == ["a", "all", "3", "0", "3", "0"]
+    manifest, dropped, _ = build(read_already(tmp_path / "short", {"prompts": {"allow_short": True}}, {"a": rows}))
+    assert len(manifest) == 0 and len(dropped) == 3
+
+
 # --- the order inside a chunk ---
 
 

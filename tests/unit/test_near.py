@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.standin.world import World, compared, overlap
-from workflow_scripts.prompts import minhash
+from workflow_scripts.prompts import minhash, near
 from workflow_scripts.prompts.minhash import BandIndex, band_hashes, band_width, jaccard, runs, sketches
 from workflow_scripts.prompts.mix import Ref, Text
 from workflow_scripts.prompts.near import NearDuplicates, text_of
@@ -103,6 +103,18 @@ def test_what_is_found_does_not_depend_on_batches_and_is_the_first() -> None:
         if expected is None:
             taken.append(number)
     assert len(taken) >= 12
+
+
+def test_in_a_crowd_no_text_is_taken_apart_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = World(8).text(100).split()
+    texts = [Text(" ".join(words[at : at + 40]), "") for at in range(60)]  # each near a few of those before it
+    counted: list[str] = []
+    monkeypatch.setattr(near, "runs", lambda text: counted.append(text) or runs(text))
+    results, clusters = found(texts, 60)
+    assert len(clusters) == 1 and len(counted) <= 2 * 60
+    monkeypatch.setattr(near, "KNOWN_BYTES", 3000)  # of which a text takes about 1800
+    assert found(texts, 60) == (results, clusters)
+    assert len(counted) > 4 * 60
 
 
 def test_a_cluster_hangs_together_by_those_that_were_dropped() -> None:

@@ -37,7 +37,7 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
     that the prompt is in, a stand-in's too, and `row` its row there; `tokens` is null where no tokenizer counts them;
     `split` is "train" or "eval". The dropped, in the order drawn: prompt_id, source, row, reason, repeats, detail;
     `repeats` is the id of the taken prompt that a duplicate repeats, or what a filter names.
-    Raises PlainError with the account as a table if the sources hold fewer prompts than asked.
+    Raises PlainError with the account as a table if the sources hold fewer prompts than asked, or none.
     """
     config = run.config
     filters = filters_of(run)
@@ -56,6 +56,12 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
         raise PlainError(
             f"the sources hold {accounted['taken']} of the {accounted['asked']} prompts asked:\n{table(accounted)}\n"
             f"Ask for less (take, prompts.total), add sources, or set prompts.allow_short: true"
+        )
+
+    if not accounted["taken"] and not config.prompts.allow_short:
+        raise PlainError(
+            f"no prompt is left to be taken:\n{table(accounted)}\n"
+            f"See what drops them, or set prompts.allow_short: true for a run of nothing"
         )
 
     results = [*drawn, *filled]

@@ -34,6 +34,8 @@ from workflow_scripts.prompts.minhash import (
 from workflow_scripts.prompts.mix import Ref, Text
 from workflow_scripts.sources.prompt_ids import plain, plain_tools, prompt_side
 
+KNOWN_BYTES = 64 << 20  # of runs that are kept
+
 
 def text_of(messages: str, tools: str | None) -> Text:
     """Of a shard's row, JSON as it stands there."""
@@ -61,6 +63,8 @@ class NearDuplicates:
         self._frames: list[str] = []
         self._interned: dict[str, str] = {}
         self._sketches = np.empty((1024, SKETCH), np.uint32)
+        self._known: dict[int, Hashes] = {}  # runs of some prompts, and their size
+        self._known_bytes = 0
         self._pack = zstandard.ZstdCompressor(level=1).compress
         self._unpack = zstandard.ZstdDecompressor().decompress
         self._batch: Sequence[Text] = ()
@@ -141,12 +145,23 @@ class NearDuplicates:
         return near
 
     def _similarity(self, turns: Hashes, frame: str, other: int) -> float:
-        theirs = runs(self._unpack(self._turns[other]).decode())
+        theirs = self._runs_of(other)
         similarity = jaccard(turns, theirs)
         if similarity < self.threshold or frame == self._frames[other]:  # what both have only brings them nearer
             return similarity
         whole = np.union1d(turns, runs(frame)), np.union1d(theirs, runs(self._frames[other]))
         return min(similarity, jaccard(*whole))
+
+    def _runs_of(self, number: int) -> Hashes:
+        """The runs of a prompt placed; in a crowd the same ones are asked for again and again."""
+        found = self._known.get(number)
+        if found is None:
+            found = runs(self._unpack(self._turns[number]).decode())
+            self._known_bytes += found.nbytes
+            if self._known_bytes > KNOWN_BYTES:
+                self._known, self._known_bytes = {}, found.nbytes
+            self._known[number] = found
+        return found
 
     def _root(self, number: int) -> int:
         while self._links[number] != number:
