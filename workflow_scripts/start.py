@@ -23,7 +23,10 @@ from workflow_scripts.reporting.forecast import disk_line
 from workflow_scripts.reporting.table import estimate_table, stand_ins, table
 from workflow_scripts.run import Run
 
-HOW_TO_GO_ON = "Not finished. What is done is safe: the same line again goes on from here."
+HOW_TO_GO_ON = (
+    "Not finished. What is done is safe: the same line again goes on from here, "
+    "once what an error above asks for is done."
+)
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,19 @@ from typing import Any
 
 import orjson
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from tests.standin.shards import read_already, shard_row
 from tests.standin.world import SOURCES, THRESHOLD, World, made_up, overlap
 from workflow_scripts.errors import PlainError
-from workflow_scripts.prompts import candidates
+from workflow_scripts.prompts import arrange, candidates
 from workflow_scripts.prompts.filters import Hit
 from workflow_scripts.prompts.manifest import build
 from workflow_scripts.prompts.near import text_of
 from workflow_scripts.records import Message
-from workflow_scripts.sources.conversion import ShardRow
+from workflow_scripts.sources import shard
+from workflow_scripts.sources.conversion import ShardRow, batch_of
 
 Built = tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]
 
@@ -281,6 +283,30 @@ def test_a_source_that_gives_few_of_many_is_spread_as_one_that_gives_all(tmp_pat
     assert set(Counter(manifest["source"]).values()) == {300}
     # Of 120 from two halves: 60 on average, 4.9 standard deviations wide.
     assert len(counts) == 10 and all(36 < count < 84 for count in counts.values())
+
+
+def test_long_prompts_are_not_held_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their row groups are small; rows of many would be read as one batch."""
+    monkeypatch.setattr(shard, "GROUP_BYTES", 1 << 20)
+    size = 1_500_000
+    rows = [shard_row(number, talk(f"{number}" * size, "x" * number)) for number in range(10)]
+    path = tmp_path / "prompts.parquet"
+    writer = shard.PromptsWriter(path)
+    for row in rows:
+        writer.add(batch_of([row]))
+    writer.close()
+    held: list[int] = []
+    before = pa.total_allocated_bytes()
+    real = arrange._traits
+
+    def measured(messages: list[dict[str, Any]], tools: str | None) -> tuple[str, int]:
+        held.append(pa.total_allocated_bytes() - before)
+        return real(messages, tools)
+
+    monkeypatch.setattr(arrange, "_traits", measured)
+    found = arrange.traits(path, pl.Series([7, 0, 3]))
+    assert found["answer"].to_list() == [7, 0, 3] and found["prefix"].n_unique() == 3
+    assert len(held) == 3 and max(held) < 5 * size
 
 
 def test_the_text_of_a_world_is_what_near_duplicates_are_told_by(world: World) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.standin.world import World, compared, overlap
 from workflow_scripts.prompts import minhash, near
-from workflow_scripts.prompts.minhash import BandIndex, band_hashes, band_width, jaccard, runs, sketches
+from workflow_scripts.prompts.minhash import BandIndex, Hashes, band_hashes, band_width, jaccard, runs, sketches
 from workflow_scripts.prompts.mix import Ref, Text
 from workflow_scripts.prompts.near import NearDuplicates, text_of
 
@@ -109,7 +109,12 @@ def test_in_a_crowd_no_text_is_taken_apart_for_each_other(monkeypatch: pytest.Mo
     words = World(8).text(100).split()
     texts = [Text(" ".join(words[at : at + 40]), "") for at in range(60)]  # each near a few of those before it
     counted: list[str] = []
-    monkeypatch.setattr(near, "runs", lambda text: counted.append(text) or runs(text))
+
+    def counting(text: str) -> Hashes:
+        counted.append(text)
+        return runs(text)
+
+    monkeypatch.setattr(near, "runs", counting)
     results, clusters = found(texts, 60)
     assert len(clusters) == 1 and len(counted) <= 2 * 60
     monkeypatch.setattr(near, "KNOWN_BYTES", 3000)  # of which a text takes about 1800
