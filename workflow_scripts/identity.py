@@ -118,8 +118,9 @@ def run_identity(
     hashes: ContentHashes,
     drawn_against: dict[str, list[inputs.Input]] | None = None,
 ) -> dict[str, Any]:
-    """Everything that RUN hashes, as JSON. Keys at their default are left out; the sources' order counts.
+    """Everything that RUN hashes, as JSON. Keys at their default are left out.
 
+    The order of sources, substitutes and `fill` counts, so that these are lists of [name, what it says].
     `drawn_against` is what inputs.plan_inputs found.
     """
     sources = [[name, _source_identity(source, found[name])] for name, source in config.sources.items()]
@@ -133,13 +134,11 @@ def run_identity(
         include={"name", "prompts", "chunks", "sampling"},
         exclude={"prompts": {"fill": {"__all__": {"path"}}}},
     )
+    if config.prompts.fill:
+        sections["prompts"]["fill"] = _in_order(sections["prompts"]["fill"])
     model = model_identity(config.model.path, config.model.revision, hashes)
     if config.model.tokenizer is not None:
         model |= {"tokenizer": model_identity(config.model.tokenizer, None, hashes)}
-    args = content_flags(config.servers.args)
-    template = args.get("chat-template")
-    if isinstance(template, str) and Path(template).is_file():
-        args["chat-template"] = {"sha256": hashes.of(Path(template))}
     against = {"drawn_against": inputs.identity_of(drawn_against)} if drawn_against else {}
     return (
         sections
@@ -147,7 +146,7 @@ def run_identity(
         | {
             "sources": sources,
             "model": model,
-            "args": args,
+            "args": _args_identity(config, hashes),
         }
     )
 
@@ -157,7 +156,22 @@ def _source_identity(source: Source, found: list[dict[str, Any]]) -> dict[str, A
     said = source.model_dump(
         exclude_defaults=True, exclude={"path": True, "use": True, "substitutes": {"__all__": {"path"}}}
     )
+    if source.substitutes:
+        said["substitutes"] = _in_order(said["substitutes"])
     return said | ({"files": found} if source.path is not None else {})
+
+
+def _in_order(mapping: dict[str, Any]) -> list[list[Any]]:
+    return [[name, value] for name, value in mapping.items()]
+
+
+def _args_identity(config: Config, hashes: ContentHashes) -> dict[str, Any]:
+    """The content flags; a chat template that is a file here counts by its content."""
+    flags = content_flags(config.servers.args)
+    template = flags.get("chat-template")
+    if isinstance(template, str) and Path(template).is_file():
+        flags["chat-template"] = {"sha256": hashes.of(Path(template))}
+    return flags
 
 
 def run_name(identity: dict[str, Any]) -> str:

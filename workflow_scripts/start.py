@@ -1,5 +1,6 @@
 """What a start of Snakemake does before the first job: the plan at parse time, then the run's lock and records."""
 
+import contextlib
 import logging
 import os
 import signal
@@ -24,7 +25,10 @@ from workflow_scripts.reporting.forecast import disk_line
 from workflow_scripts.reporting.table import estimate_table, stand_ins, table
 from workflow_scripts.run import Run
 
-HOW_TO_GO_ON = "Not finished. What is done is safe: the same line again goes on from here."
+HOW_TO_GO_ON = (
+    "Not finished. What is done is safe: the same line again goes on from here, "
+    "once what an error above asks for is done."
+)
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,9 @@ def open_plan(values: dict[str, Any], configfiles: Sequence[Path], basedir: str)
         default = Path(basedir) / "config" / "config.yaml"
         where = "config/config.yaml"
         values = _overlay(configs.load_yaml(default), values)
+    for path in configfiles:
+        with contextlib.suppress(yaml.YAMLError):  # Snakemake has read it as JSON
+            configs.refuse_doubled_keys(path.read_text(encoding="utf-8"), str(path))
     return plan(values, where)
 
 
@@ -265,9 +272,11 @@ def _older_sibling(plan: Plan) -> list[str]:
 
 
 def differing_keys(old: Any, new: Any, at: str = "") -> list[str]:
-    """The dotted keys in which two identities differ."""
-    if at == "sources":
-        old, new = dict(old), dict(new)
+    """The dotted keys in which two identities differ, or whose order does."""
+    if at == "sources" or at.endswith((".substitutes", ".fill")):
+        old, new = dict(old or ()), dict(new or ())
+        if old == new and list(old) != list(new):
+            return [f"the order of {at}"]
     if isinstance(old, dict) and isinstance(new, dict):
         keys = [*old, *(key for key in new if key not in old)]
         return [

@@ -73,6 +73,50 @@ def test_what_decides_the_content_makes_another_run(project: Path, changes: dict
     assert run_name(**changes) != run_name()
 
 
+STAND_INS = {"x": {"dataset": "org/x"}, "y": {"dataset": "org/y"}}
+TURNED = dict(reversed(STAND_INS.items()))
+
+
+def test_the_order_of_what_stands_in_counts_and_is_told(project: Path) -> None:
+    for changes, turned, told in (
+        ({"prompts": {"total": 9, "fill": STAND_INS}}, {"prompts": {"total": 9, "fill": TURNED}}, "prompts.fill"),
+        (
+            {"sources": {"a": {"path": "a.jsonl", "substitutes": STAND_INS}}},
+            {"sources": {"a": {"path": "a.jsonl", "substitutes": TURNED}}},
+            "sources.a.substitutes",
+        ),
+    ):
+        one, other = (start.plan(values(**each), "c") for each in (changes, turned))
+        assert one.run.name != other.run.name
+        assert start.differing_keys(one.identity, other.identity) == [f"the order of {told}"]
+        assert start.differing_keys(one.identity, start.plan(values(), "c").identity)
+
+
+def test_a_chat_template_counts_by_its_content(project: Path) -> None:
+    for name in ("y.jinja", "z.jinja"):
+        (project / name).write_text("one")
+    one, moved = (run_name(servers={"args": {"chat-template": name}}) for name in ("y.jinja", "z.jinja"))
+    (project / "y.jinja").write_text("two")
+    assert one == moved != run_name(servers={"args": {"chat-template": "y.jinja"}})
+    assert run_name(servers={"args": {"chat-template": "chatml"}}) not in (one, run_name())
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"chunks": {"size": 500}}, {}),
+        ({"servers": {"args": {"context-length": "8192"}}}, {"servers": {"args": {"context-length": 8192}}}),
+        (
+            {"sources": {"a": {"dataset": "org/a", "split": ["train"], "where": {"x": ["en"], "y": 1.0}}}},
+            {"sources": {"a": {"dataset": "org/a", "split": "train", "where": {"x": "en", "y": 1}}}},
+        ),
+    ],
+)
+def test_two_spellings_of_one_thing_are_one_run(project: Path, one: dict[str, Any], other: dict[str, Any]) -> None:
+    plans = [start.plan(values(**changes), "c") for changes in (one, other)]
+    assert plans[0].run.name == plans[1].run.name and plans[0].sources == plans[1].sources
+
+
 def test_files_count_by_content_wherever_they_stand(project: Path) -> None:
     before = run_name()
     shutil.copytree(project, project / "moved", ignore=shutil.ignore_patterns("home", "moved"))

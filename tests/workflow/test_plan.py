@@ -88,6 +88,15 @@ def test_a_mistake_in_the_config_is_one_plain_line(fresh: Project, changes: dict
     assert not fresh.results.exists()
 
 
+def test_a_key_that_stands_twice_is_one_plain_line(fresh: Project) -> None:
+    path = fresh.folder / "twice.yaml"
+    path.write_text("name: x\nmodel: {path: model}\nsources: {a: {path: x}, a: {path: y}}\n")
+    argv = [str(path) if part.endswith("my.yaml") else part for part in fresh.command("-n")]
+    result = Running(argv, fresh.folder, fresh.environ(), fresh.folder / "twice.log").wait()
+    assert result.code != 0
+    assert own_lines(result) == [f"{path}: sources.a (line 3) stands twice; the first would be lost"]
+
+
 def test_a_second_config_file_overlays_the_first(finished: Project) -> None:
     """Keys below a section too: the sources and max_tokens of the first stay."""
     (finished.folder / "over.yaml").write_text("sampling: {temperature: 0.2}\n")

@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -40,6 +41,25 @@ def lines(error: ValidationError, model: type[BaseModel], where: str) -> list[st
         if not any(other.startswith(f"{key}.") for other in by_key)
     }
     return [f"{where}: {key}: {reason}" if key else f"{where}: {reason}" for key, reason in found.items()]
+
+
+def no_json(value: Any, key: str = "") -> Iterator[str]:
+    """One line for each text and number of a config that JSON can't hold, `key: what is wrong`: RUN is a hash of it."""
+    if isinstance(value, dict):
+        for name, held in value.items():
+            yield from no_json(name, key)
+            yield from no_json(held, f"{key}.{name}" if key else _shown_text(name))
+    elif isinstance(value, list):
+        for held in value:
+            yield from no_json(held, key)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        yield f"{key}: {value} has more than 64 bits"
+    elif isinstance(value, str) and not value.isascii() and value != _shown_text(value):
+        yield f"{key}: {value!r} holds half a character (a surrogate), which no UTF-8 text does"
+
+
+def _shown_text(text: Any) -> str:
+    return str(text).encode(errors="replace").decode()
 
 
 # Parts of a pydantic location that are no keys of the config: the branches of a union.

@@ -9,6 +9,8 @@ from pydantic import Field, field_validator, model_validator
 from workflow_scripts.config.fields import Count, HomePath, Name, Section, Seed, Text
 from workflow_scripts.config.sources import Reading, or_names
 
+MOST_CHUNKS = 100_000
+
 
 class Dedupe(Section):
     """What counts as the same prompt."""
@@ -109,11 +111,11 @@ class Prompts(Section):
 class Chunks(Section):
     """How the manifest is cut: by mean size, or into a given number of chunks."""
 
-    size: Count | None = Field(None, description="prompts in a chunk, on average (default 500)")
-    count: Annotated[int, Field(ge=1, le=100_000, strict=True)] | None = Field(None, description="number of chunks")
+    size: Count = Field(500, description="prompts in a chunk, on average")
+    count: Annotated[int, Field(ge=1, le=MOST_CHUNKS, strict=True)] | None = Field(None, description="number of chunks")
 
     @model_validator(mode="after")
     def _one_of(self) -> "Chunks":
-        if self.size is not None and self.count is not None:
+        if "size" in self.model_fields_set and self.count is not None:
             raise ValueError("give `size` or `count`, not both")
         return self
