@@ -82,13 +82,19 @@ class Shards:
                 return
 
     def _of_shard(self, name: str, shard: Path) -> Iterator[Candidate]:
-        """The seeded order goes by the text, so that prompts of one text stand together, the lowest id first."""
+        """In seeded order by the text, so that prompts of one text stand together, the lowest id first.
+
+        Where all are taken the seed decides nothing: of near-duplicates too the one with the lowest id comes first.
+        """
         path = self.paths[name] = shard / "prompts.parquet"
         frame = pl.read_parquet(path, columns=["row", "first_id", "dedupe_key"], glob=False)
-        seed = self.run.config.prompts.seed
-        order = pl.Series("order", [order_key(seed, key) for key in frame["dedupe_key"]], dtype=pl.Binary)
-        self.frames[name] = frame.with_columns(order).sort("order", "first_id", "row")
-        keys = self.frames[name]["dedupe_key" if self.run.config.prompts.dedupe.exact else "first_id"]
+        prompts, sources = self.run.config.prompts, self.run.config.sources
+        order = pl.Series("order", [order_key(prompts.seed, key) for key in frame["dedupe_key"]], dtype=pl.Binary)
+        order_by = ["order", "first_id", "row"]
+        if prompts.total is None and name in sources and sources[name].take == "all":
+            order_by.remove("order")
+        self.frames[name] = frame.with_columns(order).sort(order_by)
+        keys = self.frames[name]["dedupe_key" if prompts.dedupe.exact else "first_id"]
         if not self.filters and self.text_of is None:
             return (Candidate(Ref(name, number), key) for number, key in enumerate(keys))
         return self._looked_at(name, keys)
