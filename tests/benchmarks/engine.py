@@ -226,7 +226,7 @@ print(usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
 def job(project: Project) -> tuple[float, float]:
     """CPU seconds and the peak of memory (MB) of the job of chunk 00000."""
     sidecar = project.made.sidecar("00000")
-    argv = [sys.executable, "-m", "workflow_scripts.completions.generate", str(sidecar)]
+    argv = [sys.executable, "-m", "workflow_scripts.completions", str(sidecar)]
     env = project.environ(PYTHONPATH=str(ROOT))
     said = subprocess.run(
         [sys.executable, "-S", "-c", WATCHER, *argv], env=env, check=True, capture_output=True, text=True
