@@ -12,7 +12,7 @@ import pytest
 from tests.standin.shards import read_already, shard_row
 from tests.standin.world import SOURCES, THRESHOLD, World, made_up, overlap
 from workflow_scripts.errors import PlainError
-from workflow_scripts.prompts import arrange, candidates
+from workflow_scripts.prompts import arrange, candidates, mix
 from workflow_scripts.prompts.filters import Hit
 from workflow_scripts.prompts.manifest import build
 from workflow_scripts.prompts.near import text_of
@@ -101,6 +101,20 @@ def test_the_same_seed_gives_the_same_manifest_and_another_seed_another(tmp_path
     assert all(a.equals(b) for a, b in zip(one[:2], again[:2], strict=True)) and one[2] == again[2]
     assert not one[0].equals(other[0])
     assert [row["taken"] for row in one[2]["sources"]] == [5] * 17
+
+
+def test_the_manifest_does_not_depend_on_how_many_are_compared_at_once(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config: dict[str, Any] = {
+        "sources": {name: {"take": 5} for name in SOURCES[1:]} | {"s00": {"take": 60, "substitutes": ["s01", "s02"]}},
+        "prompts": {"dedupe": {"near": THRESHOLD}, "total": 108, "fill": ["s03"]},
+    }
+    one = built(tmp_path / "many", world, **config)
+    monkeypatch.setattr(mix, "AT_LEAST", 1)
+    other = built(tmp_path / "few", world, **config)
+    assert one[0].equals(other[0]) and one[1].equals(other[1]) and one[2] == other[2]
+    assert one[2]["taken"] == 108 and one[2]["sources"][0]["substituted"].keys() == {"s01", "s02"}
 
 
 def test_the_side_of_a_prompt_does_not_depend_on_the_seed(tmp_path: Path, world: World) -> None:
