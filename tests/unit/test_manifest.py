@@ -11,6 +11,7 @@ import pytest
 
 from tests.standin.shards import read_already, shard_row
 from tests.standin.world import SOURCES, THRESHOLD, World, made_up, overlap
+from workflow_scripts import files
 from workflow_scripts.errors import PlainError
 from workflow_scripts.prompts import arrange, candidates, mix
 from workflow_scripts.prompts.filters import Hit
@@ -208,6 +209,28 @@ def test_a_mix_that_falls_short_shows_the_whole_table(tmp_path: Path, world: Wor
     assert lines[-1].endswith("set prompts.allow_short: true")
     config["prompts"]["allow_short"] = True
     check(world, *build(read_already(tmp_path / "short", config, world.shards())))
+
+
+def test_a_source_that_nothing_stands_in_for_is_told(tmp_path: Path, world: World) -> None:
+    def run(name: str, substitutes: list[str], **prompts: Any) -> Built:
+        config = {"sources": {"s00": {"substitutes": substitutes}}, "prompts": prompts}
+        run = read_already(tmp_path / name, config, world.shards())
+        unavailable = {"kind": "gated", "reason": "o/d is gated"}
+        lock = files.read_json(run.lock)
+        lock["sources"]["s00"] = {"unavailable": unavailable}
+        files.write_json(run.lock, lock)
+        files.write_json(run.source("s00"), {"source": "s00", "unavailable": unavailable})
+        return build(run)
+
+    with pytest.raises(PlainError) as error:
+        run("drained", ["s01"])  # which gives all itself
+    lines = str(error.value).splitlines()
+    assert lines[0] == "nothing stands in for s00:" and lines[3].strip() == "can't be read: o/d is gated"
+    assert lines[-1].endswith("or set prompts.allow_short: true")
+    manifest, _, account = run("short", ["s01"], allow_short=True)
+    assert account["short"] and account["unreplaced"] == ["s00"] and len(manifest) == account["taken"]
+    _, _, account = run("total", ["s01"], total=20)
+    assert not account["short"] and account["taken"] == 20
 
 
 def test_a_mix_of_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
