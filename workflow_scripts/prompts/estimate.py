@@ -178,7 +178,7 @@ def _time(earlier: Measured, output: int) -> dict[str, Any]:
 def _assumptions(
     run: Run, sources: list[dict[str, Any]], earlier: Measured, typical: dict[str | None, float] | None
 ) -> list[str]:
-    """What the numbers rest on, a line each. `typical`: what prompts that no tokenizer counted go by, if there are any."""
+    """What the numbers rest on, a line each. `typical`: what prompts without a count go by, if there are any."""
     lines = []
     unknown = [row["source"] for row in sources if not row["answers_looked_at"]]
     if len(unknown) < len(sources):
