@@ -168,6 +168,17 @@ def test_what_would_find_the_run_itself_is_refused(project: Path, entry: str, fi
         assert not finds and named.startswith("m-")
 
 
+@pytest.mark.parametrize("entry", ["link/*", "here/link/*-*/manifest.parquet", "link/../odd [1]/*"])
+def test_a_pattern_through_a_link_finds_the_run_too(project: Path, entry: str) -> None:
+    write("odd [1]/other-11111111/manifest.parquet")
+    (project / "link").symlink_to("odd [1]")
+    (project / "here").symlink_to(".")
+    values = {"name": "m", "results": "link", "sources": {"a": {"path": "a.jsonl"}}, "model": {"path": "o/m"}}
+    start.plan(values | {"prompts": {"exclude": ["link/other-*"]}}, "c")
+    with pytest.raises(PlainError, match="would find this run too" if "[" not in entry else "no such file"):
+        start.plan(values | {"prompts": {"exclude": [entry]}}, "c")
+
+
 def test_benchmarks_are_files_of_five_kinds(project: Path) -> None:
     for name in ("a.jsonl", "b/c.parquet", "d.csv", "e.txt", "f.json", "README.md", "b/readme.txt", "LICENSE.txt"):
         write(f"benchmarks/{name}")

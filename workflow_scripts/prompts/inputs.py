@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -134,7 +135,9 @@ def _finds(entry: str, run: Path) -> bool:
     """Whether an entry names a run's folder, one above it, or what is excluded by in it."""
     if _exists(Path(entry)):
         return run.is_relative_to(Path(entry).resolve())
-    pattern = Path(os.path.abspath(entry)).parts  # noqa: PTH100
+    parts = Path(os.path.abspath(entry)).parts  # noqa: PTH100
+    folders = list(takewhile(lambda part: not glob.has_magic(part), parts))
+    pattern = [*map(glob.escape, Path(*folders).resolve().parts), *parts[len(folders) :]]  # `run` goes through no link
     inside = ("manifest.parquet", "prompts", "prompts/00000.jsonl.zst", "completions", "completions/00000.jsonl.zst")
     return any(_names(pattern, path.parts) for path in (run, *run.parents, *(run / name for name in inside)))
 
