@@ -135,3 +135,23 @@ def test_text_that_does_not_count_as_the_same() -> None:
         ([{**user("c"), "name": 'a": b'}], None),
     ]
     assert len({prompt_text(messages, tools) for messages, tools in cases}) == len(cases)
+
+
+def declared(description: str, **more: Any) -> list[dict[str, Any]]:
+    return [{"type": "function", "function": {"name": "f", "description": description, **more}}]
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "same"),
+    [
+        ("Says hi.", "says  HI.", True),
+        ("Says hi.\n\tThen bye.", " Says hi. Then bye.\n", True),
+        ("caf\u00e9\u2028x", "cafe\u0301 X", True),
+        ("a\\nb", "a b", False),  # a backslash is no white space
+        ("Says hi.", "Says ho.", False),
+    ],
+)
+def test_the_text_of_tools_counts_as_that_of_messages_does(one: str, two: str, same: bool) -> None:
+    keys = {identify([user("Q")], declared(text, enum=["x", 1, None])).dedupe_key for text in (one, two)}
+    assert (len(keys) == 1) == same
+    assert identify([user("Q")], declared(one)).dedupe_key not in keys
