@@ -10,10 +10,12 @@ import pytest
 
 from tests.standin.shards import read_already, shard_row
 from tests.standin.world import SOURCES, THRESHOLD, World, made_up, overlap
+from workflow_scripts import files
 from workflow_scripts.errors import PlainError
 from workflow_scripts.prompts import candidates
 from workflow_scripts.prompts.filters import Hit
 from workflow_scripts.prompts.manifest import build
+from workflow_scripts.prompts.split import write_chunks
 from workflow_scripts.records import Message
 from workflow_scripts.sources.prompt_ids import prompt_text
 
@@ -55,6 +57,32 @@ def test_of_equal_prompts_in_one_source_the_first_stays(tmp_path: Path) -> None:
         manifest, dropped, _ = build(read_already(tmp_path / str(exact), config, {"a": rows}))
         assert manifest["row"].to_list() == [0] and dropped["row"].to_list() == [1, 2]
         assert set(dropped["detail"]) == {"the same prompt"}
+
+
+def test_under_turns_all_whole_conversations_are_told_apart(tmp_path: Path) -> None:
+    def asks(*questions: str) -> list[Message]:
+        turns: list[Message] = []
+        for question in questions:
+            turns += [{"role": "user", "content": question}, {"role": "assistant", "content": f"to {question}"}]
+        return turns
+
+    conversations = [asks("Hi", "Why?"), asks("Hi", "How?"), asks("Hi"), asks("hi", "why? "), asks("Hi", "Why?")]
+    rows = [shard_row(number, messages) for number, messages in enumerate(conversations)]
+    for exact in (True, False):
+        config = {"chunks": {"count": 1}, "prompts": {"turns": "all", "dedupe": {"exact": exact}}}
+        run = read_already(tmp_path / str(exact), config, {"a": rows})
+        manifest, dropped, account = build(run)
+        taken = sorted(manifest["row"].to_list())
+        assert len(taken) == (3 if exact else 4) and {1, 2} <= set(taken)
+        assert set(manifest["prompt_id"]) == {rows[row].all_id for row in taken}
+        assert [rows[row].first_id for row in manifest["row"]] == manifest["first_id"].to_list()
+        assert set(dropped["repeats"]) <= set(manifest["prompt_id"]) and account["taken"] == len(taken)
+        manifest.write_parquet(run.manifest)
+        files.write_json(run.manifest_json, account)
+        write_chunks(run, ["00000"])
+        prompts = list(files.read_jsonl_zst(run.prompts("00000")))
+        assert [prompt["messages"] for prompt in prompts] == [conversations[row] for row in manifest["row"]]
+        assert [prompt["prompt_id"] for prompt in prompts] == manifest["prompt_id"].to_list()
 
 
 @pytest.mark.parametrize("near", [False, THRESHOLD])

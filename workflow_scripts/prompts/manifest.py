@@ -3,6 +3,7 @@
 import argparse
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,8 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
     if config.prompts.dedupe.near:
         from workflow_scripts.prompts.near import NearDuplicates, text_of
 
-        shards.text_of, near = text_of, NearDuplicates(config.prompts.dedupe.near)
+        shards.text_of = partial(text_of, turns=config.prompts.turns)
+        near = NearDuplicates(config.prompts.dedupe.near)
     own = [shards.own(name) for name in config.sources]
     substitutes = [shards.substitutes(name) for name in config.sources]
     fill = [shards.fill(name, reading) for name, reading in config.prompts.fill.items()]
@@ -60,8 +62,8 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
 
     results = [*drawn, *filled]
     taken = _taken(shards, (ref for result in results for ref in result.refs), near.firsts() if near else {})
-    manifest = arrange(taken.sort("order", "first_id"), config.chunk_count()).select(
-        prompt_id="first_id",
+    manifest = arrange(taken.sort("order", "prompt_id"), config.chunk_count()).select(
+        prompt_id="prompt_id",
         first_id="first_id",
         source="source",
         row="row",
@@ -82,19 +84,25 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
 
 
 def _taken(shards: Shards, refs: Iterable[Ref], firsts: dict[Ref, Ref]) -> pl.DataFrame:
-    """The taken: first_id, dedupe_key, row, order, source, prefix, answer; the split goes by the first_id `leader`."""
+    """The taken: prompt_id, first_id, dedupe_key, row, order, source, prefix, answer, and `leader`.
+
+    The split goes by the leader: a first_id.
+    """
+    turns = shards.run.config.prompts.turns
     rows: dict[str, list[int]] = {}
     for ref in refs:
         rows.setdefault(ref.shard, []).append(ref.row)
-    schema = {"first_id": pl.String, "dedupe_key": pl.String, "row": pl.Int64, "order": pl.Binary, "source": pl.String}
+    own = {"prompt_id": pl.String, "first_id": pl.String, "dedupe_key": pl.String, "row": pl.Int64, "order": pl.Binary}
+    schema = own | {"source": pl.String}
     parts = [pl.DataFrame(schema=schema | {"leader": pl.String, "prefix": pl.UInt64, "answer": pl.Int64})]
     for name, found in rows.items():
-        part = shards.frames[name][found].select("first_id", "dedupe_key", "row", "order", source=pl.lit(name))
-        leaders = [_id(shards, firsts[ref]) if (ref := Ref(name, row)) in firsts else None for row in found]
+        part = shards.frames[name][found].select(*own, source=pl.lit(name))
+        leaders = [_id(shards, firsts[ref], "first_id") if (ref := Ref(name, row)) in firsts else None for row in found]
         leader = pl.Series("leader", leaders, dtype=pl.String).fill_null(part["first_id"])
         parts.append(
             pl.concat(
-                [part.with_columns(leader), traits(shards.paths[name], part["row"]).drop("row")], how="horizontal"
+                [part.with_columns(leader), traits(shards.paths[name], part["row"], turns).drop("row")],
+                how="horizontal",
             )
         )
     return pl.concat(parts)
@@ -105,8 +113,8 @@ def _share(first_id: str) -> pl.Expr:
     return pl.col(first_id).str.slice(0, 13).str.to_integer(base=16) / 2**52
 
 
-def _id(shards: Shards, ref: Ref) -> str:
-    found: str = shards.frames[ref.shard]["first_id"][ref.row]
+def _id(shards: Shards, ref: Ref, kind: str = "prompt_id") -> str:
+    found: str = shards.frames[ref.shard][kind][ref.row]
     return found
 
 

@@ -31,15 +31,15 @@ from workflow_scripts.prompts.minhash import (
     sketches,
 )
 from workflow_scripts.prompts.mix import Ref, Text
-from workflow_scripts.sources.prompt_ids import prompt_side, prompt_text
+from workflow_scripts.sources.prompt_ids import Turns, asked, prompt_text
 
 
-def text_of(messages: str, tools: str | None) -> Text:
+def text_of(messages: str, tools: str | None, turns: Turns = "first") -> Text:
     """Of a shard's row, JSON as it stands there."""
-    asked = prompt_side(orjson.loads(messages))
-    system = [message for message in asked if message["role"] == "system"]
-    turns = [message for message in asked if message["role"] != "system"]
-    return Text(prompt_text(turns, None), prompt_text(system, orjson.loads(tools) if tools else None))
+    side = asked(orjson.loads(messages), turns)
+    system = [message for message in side if message["role"] == "system"]
+    others = [message for message in side if message["role"] != "system"]
+    return Text(prompt_text(others, None), prompt_text(system, orjson.loads(tools) if tools else None))
 
 
 class NearDuplicates:
