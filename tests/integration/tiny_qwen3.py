@@ -1,12 +1,15 @@
-"""Make and train a tiny Qwen3 that thinks: `python -P tiny_qwen3.py FOLDER`, with the server environment's Python.
+"""Make and train a tiny Qwen3 that thinks and calls a tool: `PYTHON -P tiny_qwen3.py FOLDER`.
+
+PYTHON is the server environment's.
 
 1.4 million parameters, a byte-level BPE of its own, and a chat template like Qwen3's: it thinks unless
-`enable_thinking` is false. About 20 seconds on two cores. It is overfitted on fifteen questions to answer, with or
-without thinking, one of three labels:
+`enable_thinking` is false. About 30 seconds on two cores. It is overfitted on fifteen questions to answer, with or
+without thinking, first in a conversation or second, one of three labels:
 
     <think>\\nThe request looks like code.\\n</think>\\n\\ncode<|im_end|>
 
-so a test can predict its greedy answers (`QUESTIONS`), and tell thinking from answer.
+so a test can predict its greedy answers (`QUESTIONS`), and tell thinking from answer. With `TOOL` it answers "weather
+in rome" or "weather in oslo" by one call, "weather in rome and oslo" by two at once, and results by "done".
 """
 
 import os
@@ -42,17 +45,17 @@ QUESTIONS = {
 }
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 PLAIN = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
-TEMPLATE = """\
-{%- for message in messages %}
-{%- set content = message.content or '' %}
-{%- if message.role == 'assistant' and '</think>' in content %}
-{%- set content = content.split('</think>')[-1].lstrip('\\n') %}
-{%- endif %}
-{{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>\\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}
-{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
-{%- endif %}"""
+TEMPLATE = Path(__file__).parents[1] / "data" / "templates" / "qwen3.jinja"
+CITIES = ("rome", "oslo")
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Tells it.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+AS_SENT = TOOL | {"defer_loading": None}  # so SGLang 0.5.23 hands a tool to the template
 CONTEXT = 4096
 HIDDEN, LAYERS, HEAD = 128, 2, 32
 STEPS, BATCH = 120, 16
@@ -78,7 +81,7 @@ def make_tokenizer() -> Any:
         clean_up_tokenization_spaces=False,
         model_max_length=CONTEXT,
     )
-    fast.chat_template = TEMPLATE
+    fast.chat_template = TEMPLATE.read_text(encoding="utf-8")
     return fast
 
 
@@ -108,19 +111,53 @@ def make_model(tokenizer: Any) -> Any:
     return model
 
 
+def thought(text: str, thinking: bool) -> str:
+    return f"<think>\n{text}\n</think>\n\n" if thinking else ""
+
+
+def calls(cities: tuple[str, ...]) -> list[dict[str, Any]]:
+    return [{"function": {"name": "weather", "arguments": {"city": city}}} for city in cities]
+
+
+def conversation(chance: random.Random, thinking: bool) -> tuple[list[dict[str, Any]], bool, str]:
+    """A history, whether it has the tool, and what the model says next."""
+    kind = chance.random()
+    if kind < 0.6:
+        label = chance.choice(sorted(QUESTIONS))
+        history: list[dict[str, Any]] = [{"role": "user", "content": chance.choice(QUESTIONS[label])}]
+        if kind < 0.3:  # the second question; SGLang leaves the line breaks after the thoughts in the content
+            before = chance.choice(sorted(QUESTIONS))
+            asked = {"role": "user", "content": chance.choice(QUESTIONS[before])}
+            history = [asked, {"role": "assistant", "content": ("\n\n" if thinking else "") + before}, *history]
+        return history, False, thought(f"The request looks like {label}.", thinking) + label
+    cities = chance.choice([(CITIES[0],), (CITIES[1],), CITIES])
+    history = [{"role": "user", "content": f"weather in {' and '.join(cities)}"}]
+    reason = "I need the weather."
+    if kind < 0.85:
+        said = [
+            f'<tool_call>\n{{"name": "weather", "arguments": {{"city": "{city}"}}}}\n</tool_call>' for city in cities
+        ]
+        return history, True, thought(reason, thinking) + "\n".join(said)
+    results = [{"role": "tool", "content": chance.choice(["sun", "rain", "snow"])} for _ in cities]
+    called: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": calls(cities)}
+    if thinking:
+        called["reasoning_content"] = reason
+    return [*history, called, *results], True, thought("The tool has answered.", thinking) + "done"
+
+
 def example(tokenizer: Any, chance: random.Random) -> tuple[list[int], list[int]]:
-    """Token ids and labels (-100 where nothing is learned) of one question with its answer."""
-    label = chance.choice(sorted(QUESTIONS))
+    """Token ids and labels (-100 where nothing is learned) of a history with what comes next."""
     thinking = chance.random() < 0.5
+    history, has_tool, answer = conversation(chance, thinking)
     prompt = tokenizer.apply_chat_template(
-        [{"role": "user", "content": chance.choice(QUESTIONS[label])}],
+        history,
+        tools=[AS_SENT] if has_tool else None,
         tokenize=False,
         add_generation_prompt=True,
         enable_thinking=thinking,
     )
-    thought = f"<think>\nThe request looks like {label}.\n</think>\n\n" if thinking else ""
     prompt_ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
-    answer_ids = tokenizer(f"{thought}{label}<|im_end|>", add_special_tokens=False)["input_ids"]
+    answer_ids = tokenizer(f"{answer}<|im_end|>", add_special_tokens=False)["input_ids"]
     return prompt_ids + answer_ids, [-100] * len(prompt_ids) + answer_ids
 
 

@@ -1,6 +1,7 @@
 """An aiohttp server with the part of SGLang's API that Draftmill uses.
 
-Answers are a function of the last message, so tests know them; token ids are the UTF-8 bytes plus 3, and 2 as end
+Answers are a function of the last message, so tests know them. A user who has tools and says `CALL name {...}` is
+answered by these calls, one for each such line. Token ids are the UTF-8 bytes plus 3, and 2 as end
 token. Faults are switched on by STANDIN_FAULTS, a JSON object, at the start, and by POST /faults while it runs:
 
     status          every request answers so              next_statuses   a list, one request each
@@ -27,6 +28,7 @@ import signal
 import time
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from aiohttp import web
 
@@ -37,6 +39,15 @@ FOREIGN_ID = 259  # the first that is not in the vocabulary
 def answer_to(messages: list[dict[str, Any]]) -> str:
     """What this model says."""
     return f"You said: {messages[-1]['content']}. " + "That is a fine question, and here is a longer answer to it."
+
+
+def calls_to(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tools that this model calls, as it says them: {"name", "arguments"}."""
+    last = body["messages"][-1]
+    if not body.get("tools") or last["role"] != "user":
+        return []
+    lines = [line.split(" ", 2) for line in last["content"].splitlines() if line.startswith("CALL ")]
+    return [{"name": name, "arguments": json.loads(arguments)} for _, name, arguments in lines]
 
 
 def tokens(text: str) -> list[int]:
@@ -189,7 +200,8 @@ class Standin:
                 f"You requested a total of {len(prompt_ids) + body['max_tokens']} tokens"
             )
             return web.json_response({"object": "error", "message": message}, status=400)
-        said = answer_to(body["messages"])
+        calls = calls_to(body)
+        said = json.dumps(calls) if calls else answer_to(body["messages"])
         if self.faults.get("said_on", "") in text and "say" in self.faults:
             said = self.faults["say"]
         response_ids = [*tokens(said), END]
@@ -202,7 +214,9 @@ class Standin:
         if wrong == "abort":
             finish = "abort"
         rid = "someone else's" if wrong == "wrong_id" else body["rid"]
-        return completion(body["model"], rid, prompt_ids, response_ids, finish)
+        if calls and finish == "stop":
+            finish = "tool_calls"
+        return completion(body["model"], rid, prompt_ids, response_ids, finish, calls)
 
 
 # What may stand where a reply should.
@@ -215,9 +229,25 @@ BAD_BODIES = {
 }
 
 
-def completion(model: str, rid: str, prompt_ids: list[int], response_ids: list[int], finish: str) -> web.Response:
-    """The reply of /v1/chat/completions with `return_token_ids`."""
-    said = bytes(token - 3 for token in response_ids if 3 <= token < 259).decode(errors="replace")
+def completion(
+    model: str,
+    rid: str,
+    prompt_ids: list[int],
+    response_ids: list[int],
+    finish: str,
+    calls: list[dict[str, Any]] | None = None,
+) -> web.Response:
+    """The reply of /v1/chat/completions with `return_token_ids`; with calls, the text is theirs."""
+    said = "" if calls else bytes(token - 3 for token in response_ids if 3 <= token < 259).decode(errors="replace")
+    read = [
+        {
+            "id": f"call_{uuid4().hex[:24]}",
+            "index": index,
+            "type": "function",
+            "function": {"name": call["name"], "arguments": json.dumps(call["arguments"])},
+        }
+        for index, call in enumerate(calls or ())
+    ]
     return web.json_response(
         {
             "id": rid,
@@ -227,7 +257,12 @@ def completion(model: str, rid: str, prompt_ids: list[int], response_ids: list[i
             "choices": [
                 {
                     "index": 0,
-                    "message": {"role": "assistant", "content": said, "reasoning_content": None},
+                    "message": {
+                        "role": "assistant",
+                        "content": said,
+                        "reasoning_content": None,
+                        "tool_calls": read or None,
+                    },
                     "finish_reason": finish,
                     "prompt_token_ids": prompt_ids,
                     "response_token_ids": response_ids,

@@ -1,7 +1,7 @@
 """A journal becomes a chunk's files, once every prompt in it is accounted for by id."""
 
 import hashlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -127,6 +127,8 @@ def finish(run: Run, chunk: str, journal: ChunkJournal) -> Sidecar:
     journal.journal.sync()
     tokens = Counter[str]()
     classes = Counter[str]()
+    marks = Counter[str]()
+    ended: defaultdict[str, Counter[str]] = defaultdict(Counter)
     failure_classes = Counter[str]()
 
     def completions() -> Iterator[bytes]:
@@ -135,6 +137,8 @@ def finish(run: Run, chunk: str, journal: ChunkJournal) -> Sidecar:
                 tokens["prompt"] += turn["usage"]["prompt_tokens"]
                 tokens["output"] += turn["usage"]["completion_tokens"]
                 classes[turn["class"]] += 1
+                marks.update(turn["marks"])
+            ended[row["source"]][row["ended"]] += 1
             yield orjson.dumps(row)
 
     def failures() -> Iterator[bytes]:
@@ -154,6 +158,8 @@ def finish(run: Run, chunk: str, journal: ChunkJournal) -> Sidecar:
         "prompt_tokens": tokens["prompt"],
         "output_tokens": tokens["output"],
         "classes": dict(sorted(classes.items())),
+        "marks": dict(sorted(marks.items())),
+        "ended": {source: dict(sorted(ended[source].items())) for source in sorted(ended)},
         "failure_classes": dict(sorted(failure_classes.items())),
         "fingerprint": fingerprint,
     }

@@ -16,6 +16,7 @@ import polars as pl
 
 from workflow_scripts import files
 from workflow_scripts.config import Config
+from workflow_scripts.config.generation import THINKING_KWARG
 from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import say
 from workflow_scripts.prompts import tokenizer as tokenizers
@@ -121,7 +122,7 @@ class Lengths:
         self._counter, self._counts = counter, counts
         self._most = config.prompts.max_prompt_tokens
         self._context = tokenizers.context_length(config)
-        self._answer = config.sampling.max_tokens
+        self._answer = config.sampling.tokens_of_turns()[0]  # the least that any prompt is given
 
     def check(self, candidates: pl.DataFrame) -> dict[int, Hit]:
         """The candidates that are too long."""
@@ -170,7 +171,9 @@ def open_lengths(run: Run, recorded: Input) -> Lengths | None:
         say(f"prompts are not counted: {error}")
         return None
     thinking = config.sampling.thinking
-    kwargs = {} if thinking is None else {"enable_thinking": thinking}
+    kwargs = {**config.sampling.template}
+    if isinstance(thinking, bool):  # where it varies, prompts are counted as if nothing was said
+        kwargs[THINKING_KWARG] = thinking
     content = [entry["sha256"] for entry in found]
     template = tokenizers.template_text(config)
     key = hashlib.sha256(orjson.dumps([version("transformers"), version("tokenizers"), content, template, kwargs]))

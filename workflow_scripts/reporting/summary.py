@@ -19,9 +19,15 @@ def summarize(run: Run, receipts: list[Path], training: Path) -> dict[str, Any]:
     audit = Audit(run)
     sidecars = audit.all()
     failures = standing_failures(run, run.redrives())
-    classes = Counter[str]()
+    classes, marks, ended = Counter[str](), Counter[str](), Counter[str]()
+    refused = Counter(row["source"] for row in failures.values() if row["class"] == "refused")
     for sidecar in sidecars:
         classes.update(sidecar["classes"])
+        marks.update(sidecar["marks"])
+        for source, counts in sidecar["ended"].items():
+            ended.update(counts)
+            refused[source] += counts.get("refused", 0)
+    said = Counter((row["source"], row["reason"]) for row in failures.values() if row["class"] == "refused")
     seconds = stage_seconds(run.folder / "timings.jsonl")
     output_tokens = sum(sidecar["output_tokens"] for sidecar in sidecars)
     index = files.read_json(training, "files", "rows", "supervised_tokens", "dropped")
@@ -36,7 +42,15 @@ def summarize(run: Run, receipts: list[Path], training: Path) -> dict[str, Any]:
         "failures": len(failures),
         "failure_classes": dict(sorted(Counter(row["class"] for row in failures.values()).items())),
         "redrives": len(run.redrives()),
+        "turns": classes.total(),
         "classes": dict(sorted(classes.items())),
+        "marks": dict(sorted(marks.items())),
+        "ended": dict(sorted(ended.items())),
+        "refused": {  # by source: prompts whose template refused them, at once or on the way, and its usual words
+            source: {"prompts": count, "says": [says for (of, says), _ in said.most_common() if of == source][:3]}
+            for source, count in sorted(refused.items())
+            if count
+        },
         "alarms": alarms(run.folder / "alarms.jsonl"),
         "prompt_tokens": sum(sidecar["prompt_tokens"] for sidecar in sidecars),
         "output_tokens": output_tokens,

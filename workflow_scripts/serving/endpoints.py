@@ -4,11 +4,12 @@ import os
 import secrets
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from workflow_scripts import files, identity, processes
+from workflow_scripts.completions.marks import TAGS
 from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import say
 from workflow_scripts.processes import ProcessId
@@ -34,6 +35,7 @@ class Endpoint:
     granted: Granted
     model: dict[str, Any]
     vocabulary: int | None = None  # token ids are below it; None where that is not known
+    tags: dict[str, int] = field(default_factory=dict)  # ids of the tokens that part thoughts and calls from the rest
     folder: Path | None = None
     start: int = 0
     supervisor: ProcessId | None = None
@@ -65,6 +67,7 @@ def connect(run: Run, number: int) -> Endpoint:
             launch.granted(url, key),
             identity.model_identity(config.model.path, config.model.revision, identity.ContentHashes()),
             model.vocabulary(Path(config.model.path)) if Path(config.model.path).is_dir() else None,
+            model.tags(Path(config.model.path), TAGS) if Path(config.model.path).is_dir() else {},
         )
     else:
         folder = run.server(number)
@@ -78,6 +81,7 @@ def connect(run: Run, number: int) -> Endpoint:
             granted,
             state.facts["model"],
             state.facts["vocabulary"],
+            state.facts["tags"],
             folder,
             state.started,
             state.supervisor,
@@ -179,6 +183,7 @@ def _service(run: Run, number: int) -> supervisor.Service:
             "url": url,
             "model": identity.model_identity(str(weights), None, identity.ContentHashes()),
             "vocabulary": model.vocabulary(weights),
+            "tags": model.tags(weights, TAGS),
         },
     )
 

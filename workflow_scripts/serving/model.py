@@ -7,7 +7,7 @@ import re
 import shutil
 import threading
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -131,6 +131,15 @@ def vocabulary(folder: Path) -> int | None:
     parts = [config, config.get("text_config")]
     sizes = [part["vocab_size"] for part in parts if isinstance(part, dict) and isinstance(part.get("vocab_size"), int)]
     return sizes[0] if sizes else None
+
+
+def tags(folder: Path, texts: Collection[str]) -> dict[str, int]:
+    """Which of the texts are tokens of the model's own, and their ids, as tokenizer.json says; none without one."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        return {}
+    added = files.read_json(path).get("added_tokens", [])
+    return {token["content"]: token["id"] for token in added if token["content"] in texts}
 
 
 def wanted_files(names: Iterable[str]) -> list[str]:
