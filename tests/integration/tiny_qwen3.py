@@ -52,7 +52,7 @@ TOOL = {
     "function": {
         "name": "weather",
         "description": "Tells it.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+        "parameters": {"type": "object"},
     },
 }
 AS_SENT = TOOL | {"defer_loading": None}  # so SGLang 0.5.23 hands a tool to the template
@@ -119,36 +119,35 @@ def calls(cities: tuple[str, ...]) -> list[dict[str, Any]]:
     return [{"function": {"name": "weather", "arguments": {"city": city}}} for city in cities]
 
 
-def conversation(chance: random.Random, thinking: bool) -> tuple[list[dict[str, Any]], bool, str]:
-    """A history, whether it has the tool, and what the model says next."""
-    kind = chance.random()
-    if kind < 0.6:
+def conversation(chance: random.Random, thinking: bool, has_tool: bool) -> tuple[list[dict[str, Any]], str]:
+    """A history, and what the model says next."""
+    if not has_tool:
         label = chance.choice(sorted(QUESTIONS))
         history: list[dict[str, Any]] = [{"role": "user", "content": chance.choice(QUESTIONS[label])}]
-        if kind < 0.3:  # the second question; SGLang leaves the line breaks after the thoughts in the content
+        if chance.random() < 0.5:  # the second question; SGLang leaves the line breaks after thoughts in the content
             before = chance.choice(sorted(QUESTIONS))
             asked = {"role": "user", "content": chance.choice(QUESTIONS[before])}
             history = [asked, {"role": "assistant", "content": ("\n\n" if thinking else "") + before}, *history]
-        return history, False, thought(f"The request looks like {label}.", thinking) + label
+        return history, thought(f"The request looks like {label}.", thinking) + label
     cities = chance.choice([(CITIES[0],), (CITIES[1],), CITIES])
     history = [{"role": "user", "content": f"weather in {' and '.join(cities)}"}]
     reason = "I need the weather."
-    if kind < 0.85:
+    if chance.random() < 0.6:
         said = [
             f'<tool_call>\n{{"name": "weather", "arguments": {{"city": "{city}"}}}}\n</tool_call>' for city in cities
         ]
-        return history, True, thought(reason, thinking) + "\n".join(said)
+        return history, thought(reason, thinking) + "\n".join(said)
     results = [{"role": "tool", "content": chance.choice(["sun", "rain", "snow"])} for _ in cities]
     called: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": calls(cities)}
     if thinking:
         called["reasoning_content"] = reason
-    return [*history, called, *results], True, thought("The tool has answered.", thinking) + "done"
+    return [*history, called, *results], thought("The tool has answered.", thinking) + "done"
 
 
-def example(tokenizer: Any, chance: random.Random) -> tuple[list[int], list[int]]:
+def example(tokenizer: Any, chance: random.Random, has_tool: bool) -> tuple[list[int], list[int]]:
     """Token ids and labels (-100 where nothing is learned) of a history with what comes next."""
     thinking = chance.random() < 0.5
-    history, has_tool, answer = conversation(chance, thinking)
+    history, answer = conversation(chance, thinking, has_tool)
     prompt = tokenizer.apply_chat_template(
         history,
         tools=[AS_SENT] if has_tool else None,
@@ -161,6 +160,17 @@ def example(tokenizer: Any, chance: random.Random) -> tuple[list[int], list[int]
     return prompt_ids + answer_ids, [-100] * len(prompt_ids) + answer_ids
 
 
+def loss_of(model: Any, tokenizer: Any, batch: list[tuple[list[int], list[int]]]) -> Any:
+    import torch
+
+    width = max(len(ids) for ids, _ in batch)
+    ids = torch.tensor([ids + [tokenizer.pad_token_id] * (width - len(ids)) for ids, _ in batch])
+    labels = torch.tensor([labels + [-100] * (width - len(labels)) for _, labels in batch])
+    lengths = torch.tensor([len(ids) for ids, _ in batch])
+    mask = (torch.arange(width)[None] < lengths[:, None]).long()
+    return model(input_ids=ids, attention_mask=mask, labels=labels).loss
+
+
 def train(model: Any, tokenizer: Any) -> float:
     """Overfit the model; the last loss."""
     import torch
@@ -168,19 +178,16 @@ def train(model: Any, tokenizer: Any) -> float:
     chance = random.Random(0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     model.train()
-    loss = torch.tensor(0.0)
+    last = 0.0
     for _ in range(STEPS):
-        batch = [example(tokenizer, chance) for _ in range(BATCH)]
-        width = max(len(ids) for ids, _ in batch)
-        ids = torch.tensor([ids + [tokenizer.pad_token_id] * (width - len(ids)) for ids, _ in batch])
-        labels = torch.tensor([labels + [-100] * (width - len(labels)) for _, labels in batch])
-        lengths = torch.tensor([len(ids) for ids, _ in batch])
-        mask = (torch.arange(width)[None] < lengths[:, None]).long()
-        loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
         optimizer.zero_grad()
-        loss.backward()
+        last = 0.0
+        for has_tool in (False, True):  # apart, for those with the tool are longer
+            loss = loss_of(model, tokenizer, [example(tokenizer, chance, has_tool) for _ in range(BATCH // 2)])
+            loss.backward()
+            last = max(last, float(loss.detach()))
         optimizer.step()
-    return float(loss.detach())
+    return last
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from workflow_scripts.jobs import say
 from workflow_scripts.prompts import tokenizer as tokenizers
 from workflow_scripts.prompts.filters import Hit
 from workflow_scripts.prompts.inputs import Input
+from workflow_scripts.prompts.rendering import Refused, render
 from workflow_scripts.records import Message
 from workflow_scripts.run import Run
 from workflow_scripts.sources.prompt_ids import Tools, prompt_side
@@ -79,22 +80,11 @@ class Counter:
             self._backend.no_padding()
 
     def render(self, messages: list[Message], tools: Tools) -> str | None:
-        """The text that the server makes of a prompt; None if its template refuses it.
-
-        Some templates want tools without their OpenAI wrapper; SGLang tries that second, and so is it here.
-        """
-        turns: Any = messages
-        ways: list[Any] = [tools, [tool.get("function", tool) for tool in tools]] if tools else [None]
-        for declared in ways:
-            try:
-                text = self._tokenizer.apply_chat_template(
-                    turns, tools=declared, add_generation_prompt=True, tokenize=False, **self._kwargs
-                )
-            except Exception:  # templates are programs of others: what they raise is a refusal
-                continue
-            if isinstance(text, str):
-                return text
-        return None
+        """The text that the server makes of a prompt; None if its template refuses it."""
+        try:
+            return render(self._tokenizer, messages, tools, self._kwargs)
+        except Refused:
+            return None
 
     def count(self, prompts: Iterable[tuple[list[Message], Tools]]) -> list[int | None]:
         """The tokens of each prompt."""
