@@ -9,7 +9,8 @@ without thinking, first in a conversation or second, one of three labels:
     <think>\\nThe request looks like code.\\n</think>\\n\\ncode<|im_end|>
 
 so a test can predict its greedy answers (`QUESTIONS`), and tell thinking from answer. With `TOOL` it answers "weather
-in rome" or "weather in oslo" by one call, "weather in rome and oslo" by two at once, and results by "done".
+in rome" or "weather in oslo" by one call, "weather in rome and oslo" by two at once, and results by "done". Its
+template refuses two questions in a row.
 """
 
 import os
@@ -46,6 +47,12 @@ QUESTIONS = {
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 PLAIN = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
 TEMPLATE = Path(__file__).parents[1] / "data" / "templates" / "qwen3.jinja"
+# As some templates do, and Qwen3's does not.
+REFUSAL = """\
+{%- for message in messages %}{%- if not loop.last and message.role == 'user' and loop.nextitem.role == 'user' %}
+{{- raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}
+{%- endif %}{%- endfor %}
+"""
 CITIES = ("rome", "oslo")
 TOOL = {
     "type": "function",
@@ -81,7 +88,7 @@ def make_tokenizer() -> Any:
         clean_up_tokenization_spaces=False,
         model_max_length=CONTEXT,
     )
-    fast.chat_template = TEMPLATE.read_text(encoding="utf-8")
+    fast.chat_template = REFUSAL + TEMPLATE.read_text(encoding="utf-8")
     return fast
 
 

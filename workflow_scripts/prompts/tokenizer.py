@@ -45,12 +45,14 @@ def context_length(config: Config) -> int | None:
 def lock_tokenizer(config: Config) -> Input | None:
     """The tokenizer that counts the run's prompts; None if nothing is counted.
 
-    They are counted for `max_prompt_tokens`, for a `model.tokenizer`, and for a context length; for the last only where
-    the tokenizer can be had: otherwise a line says why not, and the servers find what is too long. The embedded model's
-    tokenizer is made with the model, so that alone a context length does not ask for it.
+    They are counted for `max_prompt_tokens`, for a `model.tokenizer`, for `turns: all`, by which the turns are checked,
+    and for a context length; for the last only where the tokenizer can be had: otherwise a line says why not, and the
+    servers find what is too long. The embedded model's tokenizer is made with the model: nothing but the first two asks
+    for it.
     """
     named = config.model.tokenizer or config.model.path
     needed = config.prompts.max_prompt_tokens is not None or config.model.tokenizer is not None
+    needed = needed or (config.prompts.turns == "all" and not named.startswith(EMBEDDED))
     if named == "none" or not (needed or (context_length(config) is not None and not named.startswith(EMBEDDED))):
         return None
     try:
@@ -102,6 +104,19 @@ def _files(folder: Path, hashes: ContentHashes) -> list[dict[str, Any]]:
     return [
         {"name": name, "bytes": (folder / name).stat().st_size, "sha256": hashes.of(folder / name)} for name in wanted
     ]
+
+
+def at_hand(config: Config, recorded: Input | None) -> "PreTrainedTokenizerBase | None":
+    """The run's tokenizer, if it was recorded or lies here already; nothing is looked up for it."""
+    named = config.model.tokenizer or config.model.path
+    if named == "none":
+        return None
+    if recorded is None:
+        if not (named.startswith(EMBEDDED) or Path(named).is_dir()):
+            return None
+        key = "path" if config.model.tokenizer is None else "tokenizer"
+        recorded = {"from": named, "files": _files(_folder(named, key), ContentHashes())}
+    return load(config, recorded)[0]
 
 
 def load(config: Config, recorded: Input) -> tuple["PreTrainedTokenizerBase", list[dict[str, Any]]]:

@@ -10,6 +10,7 @@ import orjson
 from workflow_scripts import files
 from workflow_scripts.completions.redrive import standing_failures
 from workflow_scripts.jobs import run_job, timed
+from workflow_scripts.reporting import drift
 from workflow_scripts.reporting.accounting import Audit, check_file
 from workflow_scripts.run import Run
 
@@ -33,6 +34,7 @@ def summarize(run: Run, receipts: list[Path], training: Path) -> dict[str, Any]:
     index = files.read_json(training, "files", "rows", "supervised_tokens", "dropped")
     for entry in index["files"]:
         check_file(training.parent / entry["path"], entry)
+    checked = drift.check(run)
     generating = seconds.get("completions", 0)
     return {
         "run": run.name,
@@ -51,7 +53,8 @@ def summarize(run: Run, receipts: list[Path], training: Path) -> dict[str, Any]:
             for source, count in sorted(refused.items())
             if count
         },
-        "alarms": alarms(run.folder / "alarms.jsonl"),
+        "checked": checked,
+        "alarms": alarms(run.folder / "alarms.jsonl") + _drift_alarm(checked),
         "prompt_tokens": sum(sidecar["prompt_tokens"] for sidecar in sidecars),
         "output_tokens": output_tokens,
         "tokens_per_second": round(output_tokens / generating, 1) if generating else None,
@@ -80,6 +83,16 @@ def alarms(path: Path) -> list[str]:
     """What was noticed while the run was made, over all its starts."""
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     return list(dict.fromkeys(str(orjson.loads(line)["alarm"]) for line in lines if line.endswith(b"\n")))
+
+
+def _drift_alarm(checked: dict[str, Any]) -> list[str]:
+    drifted = checked["drift"]
+    if not any(drifted.values()):
+        return []
+    return [
+        f"of {checked['turns']} turns that were checked, {drifted['prompt']} have other prompt ids than their history "
+        f"renders to here, and {drifted['text']} other response ids than text; the first: {checked['first']}"
+    ]
 
 
 def _union(spans: list[tuple[float, float]]) -> float:
