@@ -73,6 +73,9 @@ def test_every_turn_is_made_anew_whatever_dies(fresh: Project) -> None:
             assert 1 < len(row["turns"]) < 10 and "maximum context length" in row["ended_reason"]
     summary = files.read_json(run.summary)
     assert summary["refused"] == {"chats": {"prompts": 1, "says": []}}
+    # The stand-in has a template of its own, which no tokenizer knows: that is told.
+    checked = summary["checked"]
+    assert checked["turns"] == checked["drift"]["prompt"] > 40 and len(summary["alarms"]) == 1
     assert summary["marks"] == {"no_call": 2}  # where the model called one of the two recorded tools
 
 

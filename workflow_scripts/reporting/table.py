@@ -25,6 +25,7 @@ def table(summary: dict[str, Any]) -> str:
             for source, told in summary["refused"].items()
         ),
         ("output tokens", f"{summary['output_tokens']:,}{rate}"),
+        *([("checked turns", f"{summary['checked']['turns']:,}")] if summary["checked"]["turns"] else []),
         ("training rows", f"{summary['training_rows']:,} with {summary['supervised_tokens']:,} supervised tokens"),
         ("objects in the store", f"{summary['objects_published']:,}"),
         ("seconds", ", ".join(f"{stage} {value:,.0f}" for stage, value in summary["seconds"].items())),
