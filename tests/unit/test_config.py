@@ -270,6 +270,10 @@ def test_mistakes_in_sampling(sampling: dict[str, Any], line: str) -> None:
     assert any(found.startswith(f"my.yaml: {line}") for found in str(caught.value).splitlines()), caught.value
 
 
+def test_a_default_sampling_says_nothing() -> None:
+    assert config.Sampling().model_dump(exclude_defaults=True) == {}  # what a run is called must not change
+
+
 def test_whole_conversations_need_a_tokenizer() -> None:
     with pytest.raises(PlainError, match="turns: all needs a tokenizer"):
         config.parse(with_changes({"prompts": {"turns": "all"}, "model.tokenizer": "none"}), "my.yaml")

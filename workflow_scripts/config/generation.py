@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import Discriminator, Field, Tag, field_serializer, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_serializer, model_validator
 
 from workflow_scripts.config.fields import Count, HomePath, Name, Section, Seed, plain_url
 
@@ -107,19 +107,23 @@ class Settings(Section):
         return template
 
 
+class SettingsOfSource(Settings):
+    """What is said for one source; the rest is as for all."""
+
+    @model_serializer
+    def _as_said(self) -> dict[str, Any]:
+        """What is said counts, also where it is a default: it may undo what is said for all."""
+        return {key: getattr(self, key) for key in Settings.model_fields if key in self.model_fields_set}
+
+
 class Sampling(Settings):
     """How the target model answers."""
 
     n: Annotated[int, Field(ge=1, le=64, strict=True)] = Field(1, description="answers per prompt")
     seed: Seed = Field(0, description="recorded and sent; a server honours it only under deterministic inference")
-    by_source: dict[Name, Settings] = Field(
+    by_source: dict[Name, SettingsOfSource] = Field(
         default_factory=dict, description="by a source's name: what holds there instead"
     )
-
-    @field_serializer("by_source")
-    def _as_said(self, by_source: dict[str, Settings]) -> dict[str, Any]:
-        """What is said for a source counts, also where it is a default: it may undo what is said for all."""
-        return {name: settings.model_dump(exclude_unset=True) for name, settings in by_source.items()}
 
     def of(self, source: str, key: str) -> Any:
         """A setting as it holds for a source's prompts."""

@@ -115,7 +115,10 @@ def at_hand(config: Config, recorded: Input | None) -> "PreTrainedTokenizerBase 
         if not (named.startswith(EMBEDDED) or Path(named).is_dir()):
             return None
         key = "path" if config.model.tokenizer is None else "tokenizer"
-        recorded = {"from": named, "files": _files(_folder(named, key), ContentHashes())}
+        found = _files(_folder(named, key), ContentHashes())
+        if not any(entry["name"].startswith(("tokenizer_config", "chat_template")) for entry in found):
+            return None  # it has no template; to load transformers for that takes seconds
+        recorded = {"from": named, "files": found}
     return load(config, recorded)[0]
 
 
