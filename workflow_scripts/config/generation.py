@@ -51,29 +51,51 @@ def _kind(value: Any) -> str:
     return "(list)" if isinstance(value, list) else "(weighted)" if isinstance(value, dict | Weighted) else "(one)"
 
 
-# One value for all prompts, a list that a prompt's samples go around, or a draw by weights (completions/sampling.py).
-# Written out: a model can't be the argument of a generic alias.
-ONE, LIST, WEIGHTED, BY_KIND = Tag("(one)"), Tag("(list)"), Tag("(weighted)"), Discriminator(_kind)
-SOME = Field(min_length=1)
 Temperature = Annotated[float, Field(ge=0, le=2)]
 Share = Annotated[float, Field(gt=0, le=1)]
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Flag = Annotated[bool, Field(strict=True)]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+class WeightedTemperatures(Weighted[Temperature]):
+    """Temperatures to draw from."""
+
+
+class WeightedShares(Weighted[Share]):
+    """Shares to draw from."""
+
+
+class WeightedCounts(Weighted[Count]):
+    """Counts to draw from."""
+
+
+class WeightedFlags(Weighted[Flag]):
+    """True and false, to draw from."""
+
+
+class WeightedEfforts(Weighted[Effort]):
+    """Efforts to draw from."""
+
+
+# One value for all prompts, a list that a prompt's samples go around, or a draw by weights (completions/sampling.py).
+# Written out, and with names, for a generic alias can't hold a model, and a parametrized one has no readable name.
+ONE, LIST, WEIGHTED, BY_KIND = Tag("(one)"), Tag("(list)"), Tag("(weighted)"), Discriminator(_kind)
+SOME = Field(min_length=1)
 Temperatures = Annotated[
-    Annotated[Temperature, ONE] | Annotated[list[Temperature], SOME, LIST] | Annotated[Weighted[Temperature], WEIGHTED],
+    Annotated[Temperature, ONE] | Annotated[list[Temperature], SOME, LIST] | Annotated[WeightedTemperatures, WEIGHTED],
     BY_KIND,
 ]
 Shares = Annotated[
-    Annotated[Share, ONE] | Annotated[list[Share], SOME, LIST] | Annotated[Weighted[Share], WEIGHTED], BY_KIND
+    Annotated[Share, ONE] | Annotated[list[Share], SOME, LIST] | Annotated[WeightedShares, WEIGHTED], BY_KIND
 ]
 Counts = Annotated[
-    Annotated[Count, ONE] | Annotated[list[Count], SOME, LIST] | Annotated[Weighted[Count], WEIGHTED], BY_KIND
+    Annotated[Count, ONE] | Annotated[list[Count], SOME, LIST] | Annotated[WeightedCounts, WEIGHTED], BY_KIND
 ]
 Flags = Annotated[
-    Annotated[Flag | None, ONE] | Annotated[list[Flag], SOME, LIST] | Annotated[Weighted[Flag], WEIGHTED], BY_KIND
+    Annotated[Flag | None, ONE] | Annotated[list[Flag], SOME, LIST] | Annotated[WeightedFlags, WEIGHTED], BY_KIND
 ]
 Efforts = Annotated[
-    Annotated[Effort | None, ONE] | Annotated[list[Effort], SOME, LIST] | Annotated[Weighted[Effort], WEIGHTED], BY_KIND
+    Annotated[Effort | None, ONE] | Annotated[list[Effort], SOME, LIST] | Annotated[WeightedEfforts, WEIGHTED], BY_KIND
 ]
 
 Kwarg = bool | int | float | str | None
