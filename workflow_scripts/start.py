@@ -21,7 +21,6 @@ from workflow_scripts.publishing.batches import batch_chunks, batch_names
 from workflow_scripts.reporting.forecast import disk_line
 from workflow_scripts.reporting.table import estimate_table, stand_ins, table
 from workflow_scripts.run import Run
-from workflow_scripts.sources.locking import lock_again, lock_sources
 
 HOW_TO_GO_ON = "Not finished. What is done is safe: the same line again goes on from here."
 
@@ -221,6 +220,8 @@ def _look_again(plan: Plan) -> None:
     lock = files.read_json(run.lock, "sources")
     if not any("unavailable" in entry for entry in lock["sources"].values()):
         return
+    from workflow_scripts.sources.locking import lock_again  # Arrow takes long to import, and is rarely needed
+
     results_lock.take(run.results, run.name)
     if found := lock_again(plan.config, lock["sources"], run.results):
         for name in found:
@@ -287,6 +288,8 @@ def begin(plan: Plan, *, keep_incomplete: bool) -> None:
 
         preflight(run)
     if not run.lock.exists():
+        from workflow_scripts.sources.locking import lock_sources
+
         sources = lock_sources(plan.config, plan.sources, run.results)
         lock = {"run": run.name, "format": 1, "identity": plan.identity, "sources": sources}
         if found := locking.lock_inputs(run, plan.inputs):

@@ -102,7 +102,7 @@ def test_an_edited_sidecar_is_told_and_made_again(finished: Project) -> None:
     files.write_json(sidecar, value)
     result = finished.run()
     assert result.code != 0 and "Traceback" not in result.output, result.output
-    says = f"error: {sidecar}: its 7 answers are not those of the 8 prompts that the manifest gives chunk 00001"
+    says = f"error: {sidecar}: its 7 answers are not those that chunk 00001 owes by the manifest (8)"
     assert len(result.lines(says)) == 1, result.output
     for path in finished.made.chunk_files("00001"):  # as told: "delete the chunk's files to make it again"
         path.unlink()

@@ -23,6 +23,7 @@ from workflow_scripts.run import Run
 from workflow_scripts.serving import environment
 
 ROOT = Path(__file__).parents[2]
+VOCABULARY = 259  # of the stand-in: bytes, and an end token
 SECONDS = 300.0  # that a run of a small project may take on a busy machine
 
 # `python -P sglang_server.py FLAGS`: the first two are dropped.
@@ -123,8 +124,7 @@ class Project:
         old = {"role": "assistant", "content": "Old."}
         chats = [{"messages": [{"role": "user", "content": f"Chat {n}?"}, old]} for n in range(12)]
         project.write_rows("chats", chats)
-        for name, content in (("config", {"dtype": "bfloat16", "vocab_size": 259}), ("tokenizer", {"vocab": 259})):
-            files.write_json(folder / "model" / f"{name}.json", content)
+        project.make_model(VOCABULARY)
         files.write_bytes(folder / "model" / "model.safetensors", b"no weights")
         python = project.home / "envs" / environment._named("sglang-cpu").folder.name / "bin" / "python"
         files.write_bytes(python, PYTHON.format(root=ROOT, python=sys.executable).encode(), mode=0o755)
@@ -146,6 +146,14 @@ class Project:
             shutil.rmtree(self.made.folder / name, ignore_errors=True)
         for path in (self.made.summary, self.made.fingerprint, self.folder / "requests.jsonl"):
             path.unlink(missing_ok=True)
+
+    def make_model(self, vocabulary: int) -> None:
+        """A model's folder; servers that run already must give ids below this."""
+        for name, content in (
+            ("config", {"dtype": "bfloat16", "vocab_size": vocabulary}),
+            ("tokenizer", {"vocab": vocabulary}),
+        ):
+            files.write_json(self.folder / "model" / f"{name}.json", content)
 
     def write_rows(self, source: str, rows: list[Any]) -> None:
         text = "".join(json.dumps(row) + "\n" for row in rows)

@@ -1,4 +1,4 @@
-"""A stand-in that runs already, as `servers.urls` names one."""
+"""Stand-ins that run already, as `servers.urls` names them."""
 
 import json
 import os
@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +63,36 @@ def running_server(log: Path, key_file: Path | None = None, seats: int = 4) -> I
         yield server
     finally:
         server.stop()
+
+
+@dataclass
+class Fleet:
+    """A running fleet."""
+
+    urls: list[str]
+
+    def report(self, until: float | None = None) -> dict[str, Any]:
+        query = "" if until is None else f"?until={until}"
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"{self.urls[0]}/report{query}", timeout=60) as reply:
+            found: dict[str, Any] = json.load(reply)
+            return found
+
+    def first(self) -> float | None:
+        """When the first request came to any server."""
+        return min((one["first"] for one in self.report()["servers"] if one["first"] is not None), default=None)
+
+
+@contextmanager
+def running_fleet(**options: object) -> Iterator[Fleet]:
+    """A fleet with these options of its command line, until the end of the block."""
+    flags = [
+        word for name, value in options.items() for word in (f"--{name}", *([] if value is True else [str(value)]))
+    ]
+    argv = [sys.executable, "-m", "tests.standin.fleet", *flags]
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            yield Fleet(json.loads(process.stdout.readline()))
+        finally:
+            process.terminate()

@@ -40,9 +40,9 @@ def test_servers(monkeypatch: pytest.MonkeyPatch, servers: dict[str, Any], gpus:
     ("servers", "leases"),
     [
         ({"leases": 5}, 5),
-        ({}, 3),  # 64 seats are assumed, of 100 prompts a chunk: 2.56
+        ({}, 4),  # 64 seats are assumed, of 100 prompts a chunk: the front and 2.56
         ({"args": {"max-running-requests": 16}}, 2),
-        ({"args": {"max-running-requests": 200}}, 8),
+        ({"args": {"max-running-requests": 200}}, 9),
         ({"engine": "sglang-cpu"}, 2),
     ],
 )

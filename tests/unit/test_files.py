@@ -91,7 +91,7 @@ def test_a_journal_cut_anywhere_keeps_its_whole_lines(
     with Journal(path) as journal:
         assert [value for _, _, value in journal.lines()] == whole
         place = journal.append({"next": 1})
-        assert journal.read(*place) == {"next": 1}
+        assert journal.read(*place) == b'{"next":1}\n'
     with Journal(path) as journal:
         assert [value for _, _, value in journal.lines()] == [*whole, {"next": 1}]
 

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from workflow_scripts import files
-from workflow_scripts.completions.marks import TAGS
 from workflow_scripts.errors import PlainError
 from workflow_scripts.serving import model
 
@@ -150,8 +148,6 @@ def hub() -> Iterator[ThreadingHTTPServer]:
 
 ENSURE = """
 import sys
-from workflow_scripts import files
-from workflow_scripts.completions.marks import TAGS
 from workflow_scripts.errors import PlainError
 from workflow_scripts.serving import model
 try:
@@ -236,10 +232,3 @@ def test_hub_trouble_is_told_plainly(
     said, error = ensure(hub, tmp_path, name, revision, **environ)
     assert error.startswith(f"error: model.{'revision' if revision == 'nowhere' else 'path'}: {message}"), said
     assert "Traceback" not in error
-
-
-def test_the_tokens_that_part_thoughts_from_the_rest(tmp_path: Path) -> None:
-    assert model.tags(tmp_path, TAGS) == {}
-    added = [{"id": 7, "content": "<think>"}, {"id": 8, "content": "</think>"}, {"id": 9, "content": "<|im_end|>"}]
-    files.write_json(tmp_path / "tokenizer.json", {"added_tokens": added, "model": {}})
-    assert model.tags(tmp_path, TAGS) == {"<think>": 7, "</think>": 8}

@@ -5,7 +5,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
@@ -143,6 +143,14 @@ class Client:
     async def _answer_all(self, session: aiohttp.ClientSession, pending: deque[Task]) -> None:
         """Send as seats allow until nothing is left; what became a suspect meanwhile waits in `_suspects`."""
         flying: set[asyncio.Task[Task | None]] = set()
+        ended: deque[asyncio.Task[Task | None]] = deque()
+        landed = asyncio.Event()
+
+        def land(item: asyncio.Task[Task | None]) -> None:
+            """By callback: asyncio.wait would look at all that fly each time that one lands."""
+            ended.append(item)
+            landed.set()
+
         try:
             while (pending and not self.stop.is_set()) or flying:
                 if self.stop.is_set():
@@ -152,19 +160,26 @@ class Client:
                 self.seats.want(min(granted, len(pending) + len(flying)))
                 room = self.seats.allowance(granted) - len(flying)
                 while pending and room > 0:
-                    flying.add(asyncio.create_task(self._answer_one(session, pending.popleft())))
+                    item = asyncio.create_task(self._answer_one(session, pending.popleft()))
+                    item.add_done_callback(land)
+                    flying.add(item)
                     self.seats.flying(len(flying))
                     room -= 1
-                    await asyncio.sleep(STAGGER_SECONDS)
+                    if pending and room > 0:
+                        await asyncio.sleep(STAGGER_SECONDS)
                 if not flying:
                     await asyncio.sleep(POLL_SECONDS)
                     continue
-                ended, flying = await asyncio.wait(flying, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-                self.seats.flying(len(flying))
-                for item in ended:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(POLL_SECONDS):
+                        await landed.wait()
+                landed.clear()
+                while ended:
+                    flying.remove(item := ended.popleft())
                     again = item.result()
                     if again is not None:
                         pending.appendleft(again)
+                self.seats.flying(len(flying))
         finally:
             for item in flying:
                 item.cancel()

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from workflow_scripts import files
 from workflow_scripts.completions.fingerprint import differing, require_same
 from workflow_scripts.errors import PlainError
@@ -49,6 +47,11 @@ class ChunkJournal:
         self.completions: dict[Key, tuple[int, int]] = {}
         self.failures: dict[Key, tuple[int, int]] = {}
         self.crashes = Counter[Key]()
+        self.tokens = Counter[str]()  # prompt, output
+        self.classes = Counter[str]()
+        self.marks = Counter[str]()
+        self.ended: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by source
+        self.failure_classes = Counter[str]()
         owed = set(expected)
         for offset, length, line in journal.lines():
             kind, value = next(iter(line.items()))
@@ -65,7 +68,10 @@ class ChunkJournal:
                     f"{journal.path} holds prompt {key[0]} (sample {key[1]}) {what}; "
                     f"move the journal away to generate the chunk again"
                 )
-            (self.completions if kind == "completion" else self.failures)[key] = (offset, length)
+            if kind == "completion":
+                self._count_completion(value, (offset, length))
+            else:
+                self._count_failure(value, (offset, length))
 
     def _take_session(self, session: dict[str, Any]) -> None:
         if session["prompts_sha256"] != self.prompts_sha256:
@@ -97,23 +103,35 @@ class ChunkJournal:
         self.crashes.update(in_flight)
 
     def add_completion(self, completion: Completion) -> None:
-        key = (completion["prompt_id"], completion["sample"])
-        self.completions[key] = self.journal.append({"completion": completion})
+        self._count_completion(completion, self.journal.append({"completion": completion}))
 
     def add_failure(self, failure: Failure) -> None:
-        key = (failure["prompt_id"], failure["sample"])
-        self.failures[key] = self.journal.append({"failure": failure})
+        self._count_failure(failure, self.journal.append({"failure": failure}))
+
+    def _count_completion(self, completion: Completion, where: tuple[int, int]) -> None:
+        self.completions[completion["prompt_id"], completion["sample"]] = where
+        for turn in completion["turns"]:
+            self.tokens["prompt"] += turn["usage"]["prompt_tokens"]
+            self.tokens["output"] += turn["usage"]["completion_tokens"]
+            self.classes[turn["class"]] += 1
+            self.marks.update(turn["marks"])
+        self.ended[completion["source"]][completion["ended"]] += 1
+
+    def _count_failure(self, failure: Failure, where: tuple[int, int]) -> None:
+        self.failures[failure["prompt_id"], failure["sample"]] = where
+        self.failure_classes[failure["class"]] += 1
 
     def missing(self) -> list[Key]:
         """What is neither completed nor failed for good, in manifest order."""
         return [key for key in self.expected if key not in self.completions and key not in self.failures]
 
-    def rows(self, kind: str) -> Iterator[Any]:
-        """The completions or the failures, in manifest order, one at a time."""
+    def rows(self, kind: str) -> Iterator[bytes]:
+        """The completions or the failures, in manifest order, one at a time, as JSON."""
         where = self.completions if kind == "completion" else self.failures
+        before, after = len(f'{{"{kind}":'), len(b"}\n")
         for key in self.expected:
             if key in where:
-                yield self.journal.read(*where[key])[kind]
+                yield self.journal.read(*where[key])[before:-after]
 
 
 def finish(run: Run, chunk: str, journal: ChunkJournal) -> Sidecar:
@@ -125,29 +143,8 @@ def finish(run: Run, chunk: str, journal: ChunkJournal) -> Sidecar:
     if missing:
         raise PlainError(f"chunk {chunk}: {len(missing)} of {len(journal.expected)} answers are missing")
     journal.journal.sync()
-    tokens = Counter[str]()
-    classes = Counter[str]()
-    marks = Counter[str]()
-    ended: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    failure_classes = Counter[str]()
-
-    def completions() -> Iterator[bytes]:
-        for row in journal.rows("completion"):
-            for turn in row["turns"]:
-                tokens["prompt"] += turn["usage"]["prompt_tokens"]
-                tokens["output"] += turn["usage"]["completion_tokens"]
-                classes[turn["class"]] += 1
-                marks.update(turn["marks"])
-            ended[row["source"]][row["ended"]] += 1
-            yield orjson.dumps(row)
-
-    def failures() -> Iterator[bytes]:
-        for row in journal.rows("failure"):
-            failure_classes[row["class"]] += 1
-            yield orjson.dumps(row)
-
-    completed = files.write_jsonl_zst(run.completions(chunk), completions())
-    failed = files.write_jsonl_zst(run.failures(chunk), failures())
+    completed = files.write_jsonl_zst(run.completions(chunk), journal.rows("completion"))
+    failed = files.write_jsonl_zst(run.failures(chunk), journal.rows("failure"))
     fingerprint: Fingerprint = {"content": journal.content or {}, "speed": journal.speed}
     sidecar: Sidecar = {
         "chunk": chunk,
@@ -155,12 +152,12 @@ def finish(run: Run, chunk: str, journal: ChunkJournal) -> Sidecar:
         "keys_sha256": keys_sha256(journal.expected),
         "completions": _entry(run.completions(chunk), completed),
         "failures": _entry(run.failures(chunk), failed),
-        "prompt_tokens": tokens["prompt"],
-        "output_tokens": tokens["output"],
-        "classes": dict(sorted(classes.items())),
-        "marks": dict(sorted(marks.items())),
-        "ended": {source: dict(sorted(ended[source].items())) for source in sorted(ended)},
-        "failure_classes": dict(sorted(failure_classes.items())),
+        "prompt_tokens": journal.tokens["prompt"],
+        "output_tokens": journal.tokens["output"],
+        "classes": dict(sorted(journal.classes.items())),
+        "marks": dict(sorted(journal.marks.items())),
+        "ended": {source: dict(sorted(counts.items())) for source, counts in sorted(journal.ended.items())},
+        "failure_classes": dict(sorted(journal.failure_classes.items())),
         "fingerprint": fingerprint,
     }
     files.write_json(run.sidecar(chunk), sidecar)

@@ -59,7 +59,7 @@ def read(
 
 def _ids(value: Any, below: int) -> list[int]:
     """Token ids as they are stored and trained on: TypeError for anything that is none."""
-    if not isinstance(value, list) or not all(type(item) is int for item in value):
+    if not isinstance(value, list) or list(map(type, value)).count(int) != len(value):
         raise TypeError("token ids that are none")
     if value and not (min(value) >= 0 and max(value) < below):
         raise TypeError("token ids out of the vocabulary")

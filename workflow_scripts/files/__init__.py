@@ -15,7 +15,7 @@ import zstandard
 
 from workflow_scripts.errors import PlainError
 
-ZSTD_LEVEL = 6
+ZSTD_LEVEL = 3  # 6 takes twice the time, which is a third of a completion's CPU, for 3 % less
 FSYNC_EVERY_SECONDS = 1.0
 
 
@@ -227,10 +227,10 @@ class Journal:
                 ) from error
             offset += len(line)
 
-    def read(self, offset: int, length: int) -> Any:
-        """The value of the line at `offset`."""
+    def read(self, offset: int, length: int) -> bytes:
+        """The line at `offset`, its newline included."""
         self._file.flush()
-        return orjson.loads(os.pread(self._file.fileno(), length, offset))
+        return os.pread(self._file.fileno(), length, offset)
 
     def append(self, value: Any) -> tuple[int, int]:
         """Write one line, fsync if the last one is a second old; return its offset and length."""

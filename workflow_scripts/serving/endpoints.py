@@ -14,7 +14,7 @@ from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import say
 from workflow_scripts.processes import ProcessId
 from workflow_scripts.run import Run
-from workflow_scripts.serving import environment, launch, leases, model, standing, supervisor
+from workflow_scripts.serving import launch, leases, standing, supervisor
 from workflow_scripts.serving.launch import Granted
 from workflow_scripts.serving.standing import ServerOut
 
@@ -66,8 +66,8 @@ def connect(run: Run, number: int) -> Endpoint:
             key,
             launch.granted(url, key),
             identity.model_identity(config.model.path, config.model.revision, identity.ContentHashes()),
-            model.vocabulary(Path(config.model.path)) if Path(config.model.path).is_dir() else None,
-            model.tags(Path(config.model.path), TAGS) if Path(config.model.path).is_dir() else {},
+            launch.vocabulary(Path(config.model.path)) if Path(config.model.path).is_dir() else None,
+            launch.tags(Path(config.model.path), TAGS) if Path(config.model.path).is_dir() else {},
         )
     else:
         folder = run.server(number)
@@ -154,6 +154,8 @@ def give_up(endpoint: Endpoint, reason: str) -> None:
 
 def _service(run: Run, number: int) -> supervisor.Service:
     """What to start as server `number`: environment and model made sure of, its GPUs, a free port, a new key."""
+    from workflow_scripts.serving import environment, model  # they take long to import, and few jobs start a server
+
     servers = run.config.servers
     say(f"starting server {number}; its log: {run.server(number) / 'service.log'}")
     gpus = (
@@ -182,8 +184,8 @@ def _service(run: Run, number: int) -> supervisor.Service:
         facts={
             "url": url,
             "model": identity.model_identity(str(weights), None, identity.ContentHashes()),
-            "vocabulary": model.vocabulary(weights),
-            "tags": model.tags(weights, TAGS),
+            "vocabulary": launch.vocabulary(weights),
+            "tags": launch.tags(weights, TAGS),
         },
     )
 

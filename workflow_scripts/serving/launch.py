@@ -3,7 +3,7 @@
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,6 +135,26 @@ def _checkpoint_dtype(model: Path) -> str | None:
     config = files.read_json(model / "config.json")
     dtype = config.get("dtype") or config.get("torch_dtype")  # newer and older transformers
     return str(dtype) if dtype else None
+
+
+def vocabulary(model: Path) -> int | None:
+    """The model's vocabulary size (ids are below it), as its config.json says; None where that says nothing.
+
+    Models of several parts (vision, say) hold it in `text_config`.
+    """
+    config = files.read_json(model / "config.json")
+    parts = [config, config.get("text_config")]
+    sizes = [part["vocab_size"] for part in parts if isinstance(part, dict) and isinstance(part.get("vocab_size"), int)]
+    return sizes[0] if sizes else None
+
+
+def tags(model: Path, texts: Collection[str]) -> dict[str, int]:
+    """Which of the texts are tokens of the model's own, and their ids, as tokenizer.json says; none without one."""
+    path = model / "tokenizer.json"
+    if not path.is_file():
+        return {}
+    added = files.read_json(path).get("added_tokens", [])
+    return {token["content"]: token["id"] for token in added if token["content"] in texts}
 
 
 def command(python: Path, server_flags: Sequence[str]) -> list[str]:

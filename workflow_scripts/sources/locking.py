@@ -11,7 +11,6 @@ from typing import Any
 from workflow_scripts.config import Config, Reading
 from workflow_scripts.errors import PlainError
 from workflow_scripts.identity import shard_name
-from workflow_scripts.sources.shard import finished
 
 Locked = dict[str, Any]
 
@@ -22,6 +21,8 @@ def lock_dataset(name: str, reading: Reading, results: Path) -> Locked:
     A shard's folder names its commit too, so that runs which are bound to different ones never share it. A dataset
     that can't be read comes as unavailable. PlainError where the hub can't be asked.
     """
+    from workflow_scripts.sources.shard import finished  # pyarrow is slow to import, and a plan doesn't need it
+
     shard = f"sources/{shard_name(name, reading, [])}"
     made = sorted(results.glob(f"{shard}-*/stats.json"), key=lambda stats: stats.stat().st_mtime, reverse=True)
     for folder in [stats.parent for stats in made]:
