@@ -64,5 +64,6 @@ rule redriven:
 rule completions:
     """Target: every chunk of completions, and every redrive."""
     input:
+        f"{RUN}/manifest.parquet",  # see `prompts`
         expand(f"{RUN}/completions/{{chunk}}.json", chunk=CHUNKS + PLAN.redrives),
         PLAN.lost_chunk_files(),

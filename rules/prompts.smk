@@ -62,5 +62,6 @@ rule estimate:
 rule prompts:
     """Target: everything up to the chunks of prompts, and what the run will take; no server is needed."""
     input:
+        f"{RUN}/manifest.parquet",  # the others take it as ancient(): alone they would not miss it
         f"{RUN}/prompts/split.json",
         f"{RUN}/estimate.json",

@@ -14,6 +14,7 @@ rule publish_start:
     input:
         f"{RUN}/manifest.parquet",
         f"{RUN}/manifest.json",
+        f"{RUN}/dropped.parquet",
     output:
         f"{PUBLISHED}/start.json",
     log:
@@ -67,7 +68,7 @@ rule publish_training:
 
 
 rule publish_index:
-    """Publish the list of all objects, last: a reader who sees it sees a whole run."""
+    """Publish the card and the list of all objects, last: a reader who sees it sees a whole run."""
     input:
         f"{PUBLISHED}/start.json",
         expand(f"{PUBLISHED}/{{batch}}.json", batch=BATCHES),
@@ -91,3 +92,18 @@ rule publish:
             f"{PUBLISHED}/{{receipt}}.json",
             receipt=["start", *BATCHES, "training", "index"] if BATCHES else [],
         ),
+
+
+rule verify:
+    """Target: ask the store about every object that the receipts name; nothing else wants it."""
+    input:
+        rules.publish.input,
+        run=f"{RUN}/manifest.parquet",
+    log:
+        f"{RUN}/logs/published/verify.log",
+    conda:
+        "../envs/pipeline.yaml"
+    message:
+        "Verify what is published"
+    shell:
+        "exec python -m workflow_scripts.publishing.verify {input.run:q} 2> {log:q}"

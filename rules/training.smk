@@ -29,5 +29,6 @@ rule export:
 rule training:
     """Target: the training shards."""
     input:
+        f"{RUN}/manifest.parquet",  # see `prompts`
         f"{TRAINING}/training.json",
         LOST_SHARDS,

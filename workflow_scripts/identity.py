@@ -18,6 +18,9 @@ from workflow_scripts.sources.readers import resolve
 BLOCK = 1 << 20
 BLOCKS = 64
 WEIGHTS = (".safetensors",)
+# With those of TEMPLATES, all that prompts/tokenizer.py binds is among them.
+SIDE_FILES = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".py")
+TEMPLATES = "additional_chat_templates"
 
 
 class ContentHashes:
@@ -102,8 +105,10 @@ def model_identity(path: str, revision: str | None, hashes: ContentHashes) -> di
     for file in sorted(folder.iterdir()):
         if file.suffix in WEIGHTS:
             found[file.name] = [file.stat().st_size, hashes.of(file, sampled=True)]
-        elif file.suffix in (".json", ".jinja", ".txt", ".model"):
+        elif file.suffix in SIDE_FILES:
             found[file.name] = [file.stat().st_size, hashes.of(file)]
+    for file in sorted((folder / TEMPLATES).glob("*.jinja")):
+        found[f"{TEMPLATES}/{file.name}"] = [file.stat().st_size, hashes.of(file)]
     return {"files": found}
 
 
@@ -113,8 +118,9 @@ def run_identity(
     hashes: ContentHashes,
     drawn_against: dict[str, list[inputs.Input]] | None = None,
 ) -> dict[str, Any]:
-    """Everything that RUN hashes, as JSON. Keys at their default are left out; the sources' order counts.
+    """Everything that RUN hashes, as JSON. Keys at their default are left out.
 
+    The order of sources, substitutes and `fill` counts, so that these are lists of [name, what it says].
     `drawn_against` is what inputs.plan_inputs found.
     """
     sources = [[name, _source_identity(source, found[name])] for name, source in config.sources.items()]
@@ -128,6 +134,8 @@ def run_identity(
         include={"name", "prompts", "chunks", "sampling"},
         exclude={"prompts": {"fill": {"__all__": {"path"}}}},
     )
+    if config.prompts.fill:
+        sections["prompts"]["fill"] = _in_order(sections["prompts"]["fill"])
     model = model_identity(config.model.path, config.model.revision, hashes)
     if config.model.tokenizer is not None:
         model |= {"tokenizer": model_identity(config.model.tokenizer, None, hashes)}
@@ -138,7 +146,7 @@ def run_identity(
         | {
             "sources": sources,
             "model": model,
-            "args": content_flags(config.servers.args),
+            "args": _args_identity(config, hashes),
         }
     )
 
@@ -148,7 +156,22 @@ def _source_identity(source: Source, found: list[dict[str, Any]]) -> dict[str, A
     said = source.model_dump(
         exclude_defaults=True, exclude={"path": True, "use": True, "substitutes": {"__all__": {"path"}}}
     )
+    if source.substitutes:
+        said["substitutes"] = _in_order(said["substitutes"])
     return said | ({"files": found} if source.path is not None else {})
+
+
+def _in_order(mapping: dict[str, Any]) -> list[list[Any]]:
+    return [[name, value] for name, value in mapping.items()]
+
+
+def _args_identity(config: Config, hashes: ContentHashes) -> dict[str, Any]:
+    """The content flags; a chat template that is a file here counts by its content."""
+    flags = content_flags(config.servers.args)
+    template = flags.get("chat-template")
+    if isinstance(template, str) and Path(template).is_file():
+        flags["chat-template"] = {"sha256": hashes.of(Path(template))}
+    return flags
 
 
 def run_name(identity: dict[str, Any]) -> str:

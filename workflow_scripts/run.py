@@ -68,13 +68,23 @@ class Run:
         return self.folder / "dropped.parquet"
 
     @property
+    def mix(self) -> list[Path]:
+        """What became of the mix: the manifest is the last, who has it has all."""
+        return [self.manifest_json, self.dropped, self.manifest]
+
+    @property
     def summary(self) -> Path:
         return self.folder / "summary.json"
 
     @property
     def published_listing(self) -> Path:
-        """What the bucket held of this run at the start: `{"paths": {path: PublishedObject}}`."""
+        """What the bucket held of this run at the start: `{"paths": {path: {key, bytes}}, "joins_once": ...}`."""
         return self.folder / "published" / "listing.json"
+
+    @property
+    def uploads(self) -> Path:
+        """Multipart uploads that this run has under way, on file."""
+        return self.folder / "uploads"
 
     def chunks(self) -> list[str]:
         """The chunks' names, five digits each."""
@@ -110,6 +120,10 @@ class Run:
     def chunk_files(self, chunk: str) -> list[Path]:
         """A chunk's declared files, the sidecar last, as they are written."""
         return [self.completions(chunk), self.failures(chunk), self.sidecar(chunk)]
+
+    def begun(self) -> bool:
+        """Whether any chunk was begun here: then what the run rests on can't be replaced any more."""
+        return any(any(self.folder.glob(pattern)) for pattern in ("journal/*.jsonl", "completions/*"))
 
     def relative(self, path: Path) -> str:
         """`path` inside the run, as receipts and keys name it."""

@@ -1,5 +1,6 @@
 """What a start of Snakemake does before the first job: the plan at parse time, then the run's lock and records."""
 
+import contextlib
 import logging
 import os
 import signal
@@ -15,6 +16,8 @@ import yaml
 from workflow_scripts import config as configs
 from workflow_scripts import files, identity, processes, recovery, results_lock
 from workflow_scripts.config import Config
+from workflow_scripts.config.generation import HUB_ID
+from workflow_scripts.config.outputs import protected_by
 from workflow_scripts.errors import PlainError, plain_os_errors
 from workflow_scripts.prompts import inputs, locking
 from workflow_scripts.publishing.batches import batch_chunks, batch_names
@@ -22,7 +25,10 @@ from workflow_scripts.reporting.forecast import disk_line
 from workflow_scripts.reporting.table import estimate_table, stand_ins, table
 from workflow_scripts.run import Run
 
-HOW_TO_GO_ON = "Not finished. What is done is safe: the same line again goes on from here."
+HOW_TO_GO_ON = (
+    "Not finished. What is done is safe: the same line again goes on from here, "
+    "once what an error above asks for is done."
+)
 
 
 @dataclass(frozen=True)
@@ -125,6 +131,9 @@ def open_plan(values: dict[str, Any], configfiles: Sequence[Path], basedir: str)
         default = Path(basedir) / "config" / "config.yaml"
         where = "config/config.yaml"
         values = _overlay(configs.load_yaml(default), values)
+    for path in configfiles:
+        with contextlib.suppress(yaml.YAMLError):  # Snakemake has read it as JSON
+            configs.refuse_doubled_keys(path.read_text(encoding="utf-8"), str(path))
     return plan(values, where)
 
 
@@ -159,17 +168,26 @@ def plan(values: dict[str, Any], where: str) -> Plan:
         against = inputs.plan_inputs(config, hashes)
     except PlainError as error:
         problems += [f"{where}: {line}" for line in str(error).splitlines()]
-    model = Path(config.model.path)
-    if (model.is_absolute() or config.model.path.startswith(".")) and not model.is_dir():
-        problems.append(f"{where}: model.path: {model}: no such folder")
-    tokenizer = config.model.tokenizer
-    if tokenizer not in (None, "none") and tokenizer.count("/") != 1 and not Path(tokenizer).is_dir():
-        problems.append(f"{where}: model.tokenizer: {tokenizer}: no such folder, and no hub id (organization/name)")
+    named = {"path": config.model.path} if not config.servers.urls else {}  # servers elsewhere name it as they like
+    if config.model.tokenizer not in (None, "none"):
+        named["tokenizer"] = config.model.tokenizer
+    for key, value in named.items():
+        if not (value.startswith("embedded:") or HUB_ID.fullmatch(value) or Path(value).is_dir()):
+            problems.append(f"{where}: model.{key}: {value}: no such folder, and no hub id (organization/name)")
     if problems:
         raise PlainError("\n".join(problems))
     what = identity.run_identity(config, found, hashes, against)
     hashes.save()
     run = Run(Path(config.results) / identity.run_name(what), config)
+    publish = config.publish
+    if publish.store != "none" and (wall := protected_by(f"{publish.prefix}{run.name}", publish.protect)):
+        raise PlainError(
+            f"{where}: publish: {publish.prefix}{run.name}/ meets the protected prefix {wall!r}; choose another prefix"
+        )
+    try:
+        inputs.check_own_run(config.prompts.exclude, run.folder)
+    except PlainError as error:
+        raise PlainError(f"{where}: {error}") from error
     sources = {
         name: {"shard": f"sources/{identity.shard_name(name, config.sources[name], listed)}", "files": listed}
         for name, listed in found.items()
@@ -254,9 +272,11 @@ def _older_sibling(plan: Plan) -> list[str]:
 
 
 def differing_keys(old: Any, new: Any, at: str = "") -> list[str]:
-    """The dotted keys in which two identities differ."""
-    if at == "sources":
-        old, new = dict(old), dict(new)
+    """The dotted keys in which two identities differ, or whose order does."""
+    if at == "sources" or at.endswith((".substitutes", ".fill")):
+        old, new = dict(old or ()), dict(new or ())
+        if old == new and list(old) != list(new):
+            return [f"the order of {at}"]
     if isinstance(old, dict) and isinstance(new, dict):
         keys = [*old, *(key for key in new if key not in old)]
         return [
@@ -282,7 +302,6 @@ def begin(plan: Plan, *, keep_incomplete: bool) -> None:
     recovery.sweep(run)
     _redate(run)
     recovery.on_clock_set_back(lambda: _redate(run))
-    _link(run.results / plan.config.name, run.name)
     if plan.config.publish.store != "none":
         from workflow_scripts.publishing.preflight import preflight  # boto3 takes a second that a plan doesn't need
 
@@ -295,7 +314,12 @@ def begin(plan: Plan, *, keep_incomplete: bool) -> None:
         if found := locking.lock_inputs(run, plan.inputs):
             lock["prompts"] = found
         files.write_json(run.lock, lock)
+        if plan.config.publish.store != "none":
+            from workflow_scripts.publishing.preflight import publish_lock
+
+            publish_lock(run)
     files.read_json(run.lock, "sources", "identity")
+    _link(run.results / plan.config.name, run.name)
     if line := disk_line(run):
         print(line, file=sys.stderr)
     _pass_on_sigterm()

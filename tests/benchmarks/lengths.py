@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 
 from workflow_scripts import files
 from workflow_scripts.prompts.decontaminate import BenchmarkRow, Decontaminate
-from workflow_scripts.prompts.lengths import AT_ONCE, Counter
+from workflow_scripts.prompts.lengths import PROMPTS_AT_ONCE, Counter
 
 PROMPTS = 10_000
 BENCHMARK_ROWS = 20_000
@@ -57,7 +57,9 @@ def counting(folder: Path) -> None:
 
     def ours() -> list[int | None]:
         return [
-            tokens for start in range(0, PROMPTS, AT_ONCE) for tokens in counter.count(prompts[start : start + AT_ONCE])
+            tokens
+            for start in range(0, PROMPTS, PROMPTS_AT_ONCE)
+            for tokens in counter.count(prompts[start : start + PROMPTS_AT_ONCE])
         ]
 
     def one_by_one() -> list[int]:

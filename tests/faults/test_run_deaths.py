@@ -93,7 +93,7 @@ def test_told_once_to_end_it_drains(prepared: Project, how: str) -> None:
     result = run.wait()
     assert result.code != 0 and "Traceback" not in result.output, result.output
     assert "stopping; answers in flight have 10 s. Once more to stop at once" in result.output
-    assert result.lines("Not finished. What is done is safe: the same line again goes on from here.")
+    assert result.lines("Not finished. What is done is safe: the same line again goes on from here, once")
     prepared.no_process_left()
     goes_on(prepared, 0)
 

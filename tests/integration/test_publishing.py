@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.real_store import make_run, write_chunk, write_start
+from tests.integration.real_store import credentials, make_run, write_chunk, write_manifest, write_start, write_training
 from workflow_scripts import files
 from workflow_scripts.errors import PlainError
 from workflow_scripts.files import clean
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 def test_preflight_claims_lists_and_takes_the_published_lock(run: Run) -> None:
     preflight.preflight(run)
     store = open_store(run)
-    assert files.read_json(run.published_listing) == {
-        "paths": {"owner.json": {"key": f"demo/{run.name}/owner.json", "bytes": len(preflight.owner(run.name))}}
+    assert files.read_json(run.published_listing)["paths"] == {
+        "owner.json": {"key": f"demo/{run.name}/owner.json", "bytes": len(preflight.owner(run.name))}
     }
     store.create(b'{"revision":"published"}', "lock.json")
     preflight.preflight(run)
@@ -167,12 +167,13 @@ def test_a_run_is_published_by_its_jobs(results: Path, tmp_path: Path) -> None:
     receipts = run.folder / "published" / "hash"
     call("start", receipts / "start.json")
     assert [item["path"] for item in objects(receipts / "start.json")] == [
+        "dropped.parquet",
         "lock.json",
         "manifest.json",
         "manifest.parquet",
         "owner.json",
     ]
-    assert [item["rows"] for item in objects(receipts / "start.json")] == [None, None, 208, None]
+    assert [item["rows"] for item in objects(receipts / "start.json")] == [None, None, None, 208, None]
     call("batch", receipts / "0001.json")
     assert [item["path"] for item in objects(receipts / "0001.json")] == [
         f"completions/{chunk}{end}"
@@ -182,12 +183,7 @@ def test_a_run_is_published_by_its_jobs(results: Path, tmp_path: Path) -> None:
     assert [item["rows"] for item in objects(receipts / "0001.json")] == [1, None, 3, 1, None, 3]
     call("batch", receipts / "0000.json")
 
-    training = run.folder / "training" / "abc"
-    (training / "train-00000.parquet").parent.mkdir(parents=True)
-    (training / "train-00000.parquet").write_bytes(b"shard")
-    shard = {"path": "train-00000.parquet", "bytes": 5, "sha256": digest(b"shard").sha256, "rows": 7}
-    files.write_json(training / "training.json", {"files": [shard]})
-    call("training", receipts / "training.json", training / "training.json")
+    call("training", receipts / "training.json", write_training(run))
     assert [(item["path"], item["rows"]) for item in objects(receipts / "training.json")] == [
         ("training/abc/train-00000.parquet", 7),
         ("training/abc/training.json", None),
@@ -195,27 +191,28 @@ def test_a_run_is_published_by_its_jobs(results: Path, tmp_path: Path) -> None:
 
     parts = [receipts / name for name in ("start.json", "0000.json", "0001.json", "training.json")]
     call("index", receipts / "index.json", *parts)
-    (index,) = objects(receipts / "index.json")
-    assert index["path"] == "index.json"
+    card, index = objects(receipts / "index.json")
+    assert (card["path"], index["path"]) == ("README.md", "index.json")
     store = open_store(run)
     store.fetch("index.json", tmp_path / "index.json")
     listed = files.read_json(tmp_path / "index.json")
     paths = [item["path"] for item in listed["objects"]]
     assert listed["run"] == run.name and paths == sorted(store.listing().keys() - {"index.json"})
-    assert len(paths) == 4 + 3 * 52 + 2
+    assert len(paths) == 5 + 3 * 52 + 2 + 1
 
     # The same again is nothing new; another list of objects gets a number.
     before = store.listing()
     call("start", receipts / "start.json")
     call("batch", receipts / "0001.json")
     call("index", receipts / "index.json", *reversed(parts))
-    assert objects(receipts / "index.json") == [index] and store.listing() == before
-    call("index", receipts / "index.json", parts[0])
-    assert objects(receipts / "index.json")[0]["path"] == "index.2.json"
-    call("index", receipts / "index.json", parts[0], parts[1])
-    assert objects(receipts / "index.json")[0]["path"] == "index.3.json"
-    call("index", receipts / "index.json", parts[0])
-    assert objects(receipts / "index.json")[0]["path"] == "index.2.json"
+    assert objects(receipts / "index.json") == [card, index] and store.listing() == before
+    fewer = [parts[0], parts[3]]
+    call("index", receipts / "index.json", *fewer)
+    assert [item["path"] for item in objects(receipts / "index.json")] == ["README.md", "index.2.json"]
+    call("index", receipts / "index.json", *fewer, parts[1])
+    assert objects(receipts / "index.json")[1]["path"] == "index.3.json"
+    call("index", receipts / "index.json", *fewer)
+    assert objects(receipts / "index.json")[1]["path"] == "index.2.json"
     assert store.listing().keys() - before.keys() == {"index.2.json", "index.3.json"}
 
 
@@ -237,13 +234,13 @@ def test_a_changed_chunk_file_is_not_published(run: Run, store: Store) -> None:
     assert not any("00000" in path for path in store.listing())
 
 
-def test_an_index_of_contradicting_receipts_is_refused(store: Store, tmp_path: Path) -> None:
+def test_an_index_of_contradicting_receipts_is_refused(run: Run, store: Store, tmp_path: Path) -> None:
     receipts = [tmp_path / "0000.json", tmp_path / "0001.json"]
     for number, receipt in enumerate(receipts):
         item = PublishedObject(path="a", key="k", bytes=1, sha256=str(number) * 64, crc64nvme="", rows=None)
         files.write_json(receipt, Receipt(objects=[item]))
     with pytest.raises(PlainError, match="two receipts name a"):
-        publish.publish_index(store, receipts)
+        publish.publish_index(run, store, receipts)
 
 
 def test_no_index_is_written_of_objects_that_the_store_has_lost(run: Run, store: Store, foreign: "S3Client") -> None:
@@ -251,21 +248,23 @@ def test_no_index_is_written_of_objects_that_the_store_has_lost(run: Run, store:
     for chunk in run.chunks():
         write_chunk(run, chunk)
     receipts = run.folder / "published" / "hash"
-    parts = [receipts / "start.json", receipts / "0000.json"]
+    parts = [receipts / "start.json", receipts / "0000.json", receipts / "training.json"]
     call("start", parts[0])
     call("batch", parts[1])
+    call("training", parts[2], write_training(run))
     before = store.listing()
     for path in ("manifest.json", "completions/00001.json"):
         foreign.delete_object(Bucket="draftmill", Key=store.key(path))
-    lost = r"has lost 2 of the 10 objects .*\(completions/00001\.json, manifest\.json\); .*Delete .*/published/hash and"
+    lost = r"has lost 2 of the 13 objects .*\(completions/00001\.json, manifest\.json\); .*Delete .*/published/hash and"
     with pytest.raises(PlainError, match=lost):
-        publish.publish_index(store, parts)
+        publish.publish_index(run, store, parts)
     assert "index.json" not in store.listing()
     shutil.rmtree(receipts)  # as told
     call("start", parts[0])
     call("batch", parts[1])
+    call("training", parts[2], run.folder / "training" / "abc" / "training.json")
     call("index", receipts / "index.json", *parts)
-    assert store.listing().keys() == before.keys() | {"index.json"}
+    assert store.listing().keys() == before.keys() | {"README.md", "index.json"}
 
 
 def test_what_the_store_has_lost_does_not_pass_for_published(run: Run, store: Store, foreign: "S3Client") -> None:
@@ -278,6 +277,79 @@ def test_what_the_store_has_lost_does_not_pass_for_published(run: Run, store: St
     published = clean.Published(run, ask=True)
     assert published.has(first) and not published.has(second)
     assert clean.Published(run, ask=False).has(second)
+
+
+# --- two machines, one run ---
+
+
+def machine(run: Run, tmp_path: Path, revision: str = "1", word: str = "first") -> Run:
+    """The same run in a folder of another machine, which publishes to the same store."""
+    other = Run(tmp_path / "other" / run.name)
+    access = embedded.ensure_started(run)
+    shutil.copytree(run.store, other.store, ignore=shutil.ignore_patterns("*.sock", "data"))
+    make_run(other.results, run.name, "s3", endpoint_url=access.endpoint_url)
+    write_start(other, revision, word)
+    return other
+
+
+@pytest.fixture
+def user(run: Run, foreign: "S3Client", monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embedded store's credentials, as a user's of it."""
+    credentials(monkeypatch, embedded.ensure_started(run))
+
+
+def start_files(run: Run) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in [run.lock, *run.mix]}
+
+
+def test_the_later_machine_takes_the_published_manifest(run: Run, user: None, tmp_path: Path) -> None:
+    preflight.preflight(run)
+    write_start(run)
+    preflight.publish_lock(run)
+    assert publish.settle_mix(run) is False
+    other = machine(run, tmp_path, word="second")
+    files.write_jsonl_zst(other.prompts("00000"), [])
+    preflight.preflight(other)
+    assert start_files(other) == start_files(run) and not other.prompts("00000").exists()
+
+
+def test_who_loses_the_race_for_the_manifest_takes_the_winners(run: Run, user: None, tmp_path: Path) -> None:
+    other = machine(run, tmp_path, revision="2", word="second")
+    for one in (run, other):
+        preflight.preflight(one)  # neither sees anything of the other's
+    write_start(run)
+    preflight.publish_lock(run)
+    assert publish.settle_mix(run) is False
+    other.manifest.unlink()  # it draws only now
+    preflight.publish_lock(other)
+    write_manifest(other)
+    assert publish.settle_mix(other) is True
+    assert start_files(other) == start_files(run)
+
+
+def test_chunks_of_another_manifest_are_not_given_up(run: Run, user: None, tmp_path: Path) -> None:
+    write_start(run)
+    preflight.preflight(run)
+    preflight.publish_lock(run)
+    publish.settle_mix(run)
+    other = machine(run, tmp_path, word="second")
+    write_chunk(other, "00000")
+    before = start_files(other)
+    with pytest.raises(PlainError, match=r"manifest\.parquet differs from the published .*Move .* away"):
+        preflight.preflight(other)
+    assert start_files(other) == before
+
+
+def test_a_manifest_whose_publisher_stopped_is_said(
+    run: Run, user: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preflight.preflight(run)
+    write_start(run)
+    open_store(run).create(run.manifest_json, "manifest.json")
+    other = machine(run, tmp_path, word="second")
+    monkeypatch.setattr(publish, "OTHER_SECONDS", 0.0)
+    with pytest.raises(PlainError, match=r"dropped\.parquet at .* does not come"):
+        publish.settle_mix(other)
 
 
 # --- resuming from the bucket ---

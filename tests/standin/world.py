@@ -13,7 +13,7 @@ from tests.standin.shards import shard_row
 from workflow_scripts.prompts.mix import DUPLICATE, NEAR_DUPLICATE, order_key
 from workflow_scripts.records import Message
 from workflow_scripts.sources.conversion import ShardRow
-from workflow_scripts.sources.prompt_ids import Tools, identify, prompt_text
+from workflow_scripts.sources.prompt_ids import Tools, identify, plain, prompt_side
 
 SOURCES = [f"s{number:02d}" for number in range(17)]
 THRESHOLD = 0.8
@@ -32,8 +32,8 @@ class Row(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What repeats are told by."""
-        return prompt_text(self.messages, self.tools)
+        """What near-duplicates are told by: the question."""
+        return "\n".join(compared(one["content"]) for one in prompt_side(self.messages) if one["role"] == "user")
 
 
 class Dropped(NamedTuple):
@@ -192,7 +192,7 @@ def made_up(size: int = 10, seed: int = 0) -> World:
 
 def compared(text: str) -> str:
     """A question as repeats are told by."""
-    return prompt_text([{"role": "user", "content": text}], None)
+    return plain(text)
 
 
 def overlap(one: str, other: str) -> float:

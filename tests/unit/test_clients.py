@@ -1,7 +1,10 @@
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.awsrequest import AWSResponse
+from botocore.compat import HTTPHeaders
 
 from workflow_scripts.config import Publish
 from workflow_scripts.publishing import clients
@@ -58,3 +61,82 @@ def test_a_configured_store_elsewhere_is_addressed_by_path(monkeypatch: pytest.M
     assert url(aws).startswith("https://bucket.s3.")
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "https://ceph.example.org")
     assert url(aws).startswith("https://ceph.example.org/bucket/k?")
+
+
+def sent(publish: Publish, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The headers of each operation, by its name, as they are sent."""
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    client = clients.configured(publish)
+    found: dict[str, Any] = {}
+
+    def catch(request: Any, **_: Any) -> Any:
+        found[current] = {key: as_text(value) for key, value in request.headers.items()} | {"url": request.url}
+        body = b"<X><UploadId>u</UploadId></X>"
+        return AWSResponse(request.url, 200, HTTPHeaders(), Raw(body))
+
+    client.meta.events.register("before-send.s3", catch)
+    current = "put"
+    client.put_object(Bucket="bucket", Key="k", Body=b"x")
+    current = "begin"
+    client.create_multipart_upload(Bucket="bucket", Key="k")
+    current = "part"
+    client.upload_part(Bucket="bucket", Key="k", UploadId="u", PartNumber=1, Body=b"x")
+    current = "get"
+    client.head_object(Bucket="bucket", Key="k")
+    return found
+
+
+def as_text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+class Raw(io.BytesIO):
+    def stream(self, **_: Any) -> Any:
+        yield self.read()
+
+
+def test_storage_class_key_and_headers_go_where_they_belong(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {
+        "store": "s3",
+        "bucket": "bucket",
+        "endpoint_url": "http://s3.example.org",
+        "region": "eu-west-1",
+        "path_style": False,
+        "storage_class": "STANDARD_IA",
+        "kms_key": "alias/drafts",
+        "headers": {"X-Amz-Acl": "bucket-owner-full-control", "x-tenant": "t"},
+    }
+    found = sent(Publish.model_validate(settings), monkeypatch)
+    for operation in ("put", "begin"):
+        headers = {name.lower(): value for name, value in found[operation].items()}
+        assert headers["x-amz-storage-class"] == "STANDARD_IA"
+        assert headers["x-amz-server-side-encryption"] == "aws:kms"
+        assert headers["x-amz-server-side-encryption-aws-kms-key-id"] == "alias/drafts"
+        assert headers["x-amz-acl"] == "bucket-owner-full-control"
+    for operation in ("part", "get"):
+        assert not {"x-amz-storage-class", "x-amz-acl"} & {name.lower() for name in found[operation]}
+    for headers in found.values():
+        assert headers["x-tenant"] == "t" and "x-tenant" in headers["Authorization"]
+        assert (
+            headers["url"].startswith("http://bucket.s3.example.org/k") and "/eu-west-1/s3/" in headers["Authorization"]
+        )
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"storage_class": "DEEP_ARCHIVE"}, "can't be read back"),
+        ({"headers": {"Authorization": "x"}}, "comes from the environment only"),
+        ({"headers": {"If-None-Match": "x"}}, "set by publishing itself"),
+        ({"headers": {"x-amz-server-side-encryption-customer-key": "x"}}, "environment only"),
+        ({"headers": {"x-api-token": "x"}}, "environment only"),
+        ({"headers": {"bad name": "x"}}, "is no header"),
+        ({"headers": {"x-a": "1\r\nx-b: 2"}}, "is no header"),
+        ({"prefix": "a/b/", "protect": ["a"]}, "meets the protected prefix"),
+    ],
+)
+def test_settings_that_would_harm_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Publish.model_validate({"store": "s3", "bucket": "bucket", **settings})

@@ -94,6 +94,19 @@ def with_changes(changes: dict[str, Any]) -> dict[str, Any]:
             {"sources.a": {"dataset": "org/a", "config": 0o625}},
             'my.yaml: sources.a.config: 405 is a number; quote it: "405" (or "0625": YAML reads a leading 0 as octal)',
         ),
+        ({"prompts.exclude": [12]}, 'my.yaml: prompts.exclude.0: 12 is a number; quote it: "12"'),
+        (
+            {"prompts.decontaminate": ["s3://b/x"]},
+            "my.yaml: prompts.decontaminate.files: 's3:/b/x' is no path; benchmarks are files here: download it",
+        ),
+        (
+            {"prompts.decontaminate": {"files": ["b.jsonl"], "threshold": True}},
+            "my.yaml: prompts.decontaminate.threshold: True should be a number",
+        ),
+        (
+            {"prompts.decontaminate": {"files": ["b.jsonl"], "columns": [""]}},
+            "my.yaml: prompts.decontaminate.columns.0: must not be empty",
+        ),
         (
             {"sources.a": {"dataset": "org/a", "config": 3.0}},
             'my.yaml: sources.a.config: 3.0 is a number; quote it: "3.0"',
@@ -131,6 +144,18 @@ def with_changes(changes: dict[str, Any]) -> dict[str, Any]:
         ({"sources.a": {"dataset": "org/a", "split": []}}, "my.yaml: sources.a.split: must not be empty"),
         ({"prompts.fill": ["openorka"]}, "my.yaml: prompts.fill: 'openorka' is not in the catalogue; did you mean"),
         ({"chunks": {"size": 5, "count": 2}}, "my.yaml: chunks: give `size` or `count`, not both"),
+        ({"sources.a.take": 10**12}, "my.yaml: that is 2,000,000,000 chunks, and 100,000 are the most"),
+        ({"sources.a.take": 2**63}, "my.yaml: sources.a.take: 9223372036854775808 has more than 64 bits"),
+        ({"sources.a.where": {"x": [1, -(2**64)]}}, "my.yaml: sources.a.where.x: -18446744073709551616"),
+        ({"sources.a.where": {"x": "\ud800"}}, "my.yaml: sources.a.where.x: '\\ud800' holds half a character"),
+        ({"sources.a.where": {"\ud800": 1}}, "my.yaml: sources.a.where: '\\ud800' holds half a character"),
+        ({"sources.a.where": {"x": float("nan")}}, "my.yaml: sources.a.where.x: nan is a number; quote it"),
+        ({"servers.args": {"a-flag": 2**70}}, "my.yaml: servers.args.a-flag: 1180591620717411303424 has more"),
+        ({"servers.args": {"context-length": "180"}}, "my.yaml: sampling.max_tokens (4096) leaves no room for"),
+        (
+            {"sources.a": {"path": "x", "columns": {"prompt": "q", "input": "q"}}},
+            "my.yaml: sources.a.columns: `prompt` and `input` are both the column 'q'; leave one out",
+        ),
         ({"prompts.total": 11}, "my.yaml: prompts.total (11) is more than the sources' takes together (10)"),
         ({"sampling.temperature": "hot"}, "my.yaml: sampling.temperature: 'hot' should be a number"),
         ({"servers.args": {"api-key": "x"}}, "my.yaml: servers.args: 'api-key' looks like a secret"),
@@ -215,6 +240,23 @@ def test_a_file_that_is_no_config_is_named(tmp_path: Path) -> None:
             config.load_yaml(tmp_path / "c.yaml")
     with pytest.raises(PlainError, match="no such config file"):
         config.load_yaml(tmp_path / "none.yaml")
+
+
+def test_a_key_that_stands_twice_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("name: x\nsources:\n  a: {path: x}\n  b: {path: y, path: z}\n  a: {path: y}\nname: y\n")
+    with pytest.raises(PlainError) as caught:
+        config.load_yaml(path)
+    assert str(caught.value).splitlines() == [
+        f"{path}: {key} stands twice; the first would be lost"
+        for key in ("sources.b.path (line 4)", "sources.a (line 5)", "name (line 6)")
+    ]
+
+
+def test_a_quoted_number_is_one_where_the_server_is_told_the_same() -> None:
+    args = {"a": "180", "b": "0.85", "c": "-1", "d": "007", "e": "1e3", "f": "1.50", "g": ["1"]}
+    expected = {**args, "a": 180, "b": 0.85, "c": -1}
+    assert config.parse(with_changes({"servers.args": args}), "c").servers.args == expected
 
 
 def test_the_committed_schema_is_the_types() -> None:

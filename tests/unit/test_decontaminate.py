@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflow_scripts.errors import PlainError
-from workflow_scripts.prompts import benchmarks
+from workflow_scripts.prompts import benchmarks, decontaminate
 from workflow_scripts.prompts.decontaminate import BenchmarkRow, Decontaminate, rolling, words
+from workflow_scripts.prompts.filters import stretches
 
 QUESTION = "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May. How many?"
 
@@ -94,6 +95,35 @@ def test_a_threshold_asks_for_a_share_of_the_row() -> None:
     assert list(found.check(candidates(*parts))) == [1, 2]
     doubled = Decontaminate(rows(text), threshold=1.0)
     assert list(doubled.check(candidates(f"{parts[0]} {parts[0]}", f"{parts[1]} and {parts[2]}"))) == [1]
+
+
+def test_a_share_is_taken_as_it_is_written() -> None:
+    text = " ".join(f"w{n}" for n in range(112))  # a hundred 13-grams
+    parts = [" ".join(f"w{n}" for n in range(count)) for count in (66, 67)]  # 54 and 55
+    assert list(Decontaminate(rows(text), threshold=0.55).check(candidates(*parts))) == [1]
+
+
+def test_a_header_that_all_rows_share_is_no_hit_of_each() -> None:
+    header = " ".join(f"h{n}" for n in range(20))
+    found = Decontaminate(rows(*(f"{header} {n} " + f"x{n} " * 11 for n in range(3000))), threshold=0.5)
+    asked = [f"{header} {n} " + f"x{n} " * 11 if n % 2 else f"{header} and no more" for n in range(20)]
+    hits = found.check(candidates(*asked))
+    assert {at: hit.repeats for at, hit in hits.items()} == {n: f"b:{n}" for n in range(1, 20, 2)}
+
+
+def test_long_prompts_are_looked_at_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decontaminate, "CHARACTERS_AT_ONCE", 500)
+    found = Decontaminate(rows(QUESTION))
+    prompts = [QUESTION if n % 3 else "word " * 200 for n in range(10)]
+    assert list(found.check(candidates(*prompts))) == [n for n in range(10) if n % 3]
+
+
+@given(lengths=st.lists(st.integers(0, 9)), most=st.integers(1, 5), characters=st.integers(0, 12))
+def test_stretches_are_whole_and_bounded(lengths: list[int], most: int, characters: int) -> None:
+    cut = list(stretches(lengths, most, characters))
+    assert [at for stretch in cut for at in stretch] == list(range(len(lengths)))
+    for stretch in cut:
+        assert len(stretch) == 1 or (len(stretch) <= most and sum(lengths[at] for at in stretch) <= characters)
 
 
 letters = st.lists(st.sampled_from("abc"), max_size=12).map(" ".join)
@@ -199,6 +229,12 @@ def test_rows_of_every_kind_of_file(tmp_path: Path) -> None:
     ("name", "data", "columns", "message"),
     [
         ("a.jsonl", b'{"q": "x"}\n', ["question"], r"a\.jsonl has no column question; it has q"),
+        ("a.jsonl", b'{"q": 5}\n{"q": null}\n', ["q"], r"a\.jsonl holds no text in q$"),
+        ("a.jsonl", b'{"q": null, "r": "x"}\n', ["q"], r"a\.jsonl holds no text in q$"),
+        ("a.jsonl", b'{"q": "...", "n": 5}\n', [], r"a\.jsonl holds no text in q, n$"),
+        ("a.jsonl", b"", [], r"a\.jsonl holds no rows"),
+        ("a.csv", b"q,q\nA,B\n", [], r"a\.csv names the column 'q' twice"),
+        ("a.csv", b"q,r\nA,B,\nA, B,C\n", ["s"], r"a\.csv: row 1 has more fields than the header"),
         ("a.jsonl", b"{half\n", [], r"a\.jsonl: row 0 can't be read"),
         ("a.csv", b"q\n\xff\n", [], r"a\.csv can't be read"),
         ("a.parquet", b"PAR1", [], r"a\.parquet"),

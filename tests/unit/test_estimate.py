@@ -71,6 +71,7 @@ def test_without_earlier_runs_answers_are_as_long_as_they_may_be(tmp_path: Path)
     text = estimate_table(told)
     assert "answers: 1,000 tokens each (sampling.max_tokens)" in text
     assert "4 characters a token" in text and "no earlier run tells the rate" in text and "~60" in text
+    assert "~80" in text  # of all, too
 
 
 def test_earlier_answers_count_by_source_up_to_max_tokens(tmp_path: Path) -> None:
@@ -88,6 +89,14 @@ def test_earlier_answers_count_by_source_up_to_max_tokens(tmp_path: Path) -> Non
     assert told["prompt_tokens"] == 56 and all(row["prompt_tokens_counted"] for row in told["sources"])
     assert told["store_bytes"] > 4 * told["output_tokens"]
     assert "answers of b: 1,000 tokens each" in estimate_table(told)
+
+
+def test_an_answer_that_was_cut_earlier_counts_as_long_as_it_may_be(tmp_path: Path) -> None:
+    write_answers(make_run(tmp_path, "m-0", sampling={"max_tokens": 300}), {"a": [100, 300]})
+    run = make_run(tmp_path, "m-1")
+    write_prompts(run, 7)
+    told = {row["source"]: row["output_tokens"] for row in estimate(run)["sources"]}
+    assert told["a"] == 12 * (100 + 1000) / 2
 
 
 @pytest.mark.parametrize(

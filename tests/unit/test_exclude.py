@@ -92,9 +92,23 @@ def test_rows_of_datasets_are_normalized_as_sources_are(tmp_path: Path, row: dic
 
 
 def test_rows_that_are_no_prompts_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_lines(tmp_path / "old.jsonl", [{"prompt": "One?"}, {"prompt": " "}, {"prompt": "Two?"}])
-    assert dropped(path, asked("Two?")) == {0: "old.jsonl:2"}
-    assert "old.jsonl: 1 rows are no prompts, and exclude nothing; 2 are" in capsys.readouterr().out
+    rows = [{"prompt": "One?"}, {"prompt": " "}, *({"prompt": f"{n}?"} for n in range(3))]
+    path = write_lines(tmp_path / "old.jsonl", rows)
+    assert dropped(path, asked("2?")) == {0: "old.jsonl:4"}
+    assert "old.jsonl: 1 rows are no prompts, and exclude nothing (row 1: " in capsys.readouterr().out
+    write_lines(path, [*rows, {"text": "Three?"}])
+    with pytest.raises(PlainError, match=r"old\.jsonl: 2 rows are no prompts.*; only 4 are, read by shape prompt_resp"):
+        read_earlier(path, path.name)
+
+
+@pytest.mark.parametrize("first_ids", [["7", "8"], [[1], [2]], [b"7", b"8"], [None, "a"]])
+def test_a_column_first_id_of_others_is_no_id(tmp_path: Path, first_ids: list[Any]) -> None:
+    path = tmp_path / "old.parquet"
+    pl.DataFrame({"first_id": first_ids, "prompt": ["One?", "Two?"]}).write_parquet(path)
+    assert dropped(path, asked("One?"), asked("Two?")) == {0: "old.parquet:0", 1: "old.parquet:1"}
+    pl.DataFrame({"first_id": ["a" * 64, "7", None]}).write_parquet(path)
+    with pytest.raises(PlainError, match="row 1 names no first_id"):
+        read_earlier(path, path.name)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +116,9 @@ def test_rows_that_are_no_prompts_are_counted(tmp_path: Path, capsys: pytest.Cap
     [
         ('{"score": 1}\n', r"old\.jsonl: neither first_id nor a conversation was found.*\n  `score`: a number"),
         ('{"prompt": " "}\n{"prompt": ""}\n', "neither first_id nor a conversation|holds no prompts"),
-        ("{half\n", "neither first_id nor a conversation"),
+        ("{half\n", r"old\.jsonl: no row can be read \(the first: malformed_json"),
+        (json.dumps({"first_id": "a" * 64}) + "\n{half\n", r"row 1 can't be read \(malformed_json"),
+        ('{"prompt_id": "a", "source": "b", "reason": "duplicate"}\n', "did not take.*name the run's manifest"),
         (json.dumps({"first_id": "a" * 64}) + "\n{}\n", "row 1 names no first_id"),
     ],
 )

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from workflow_scripts import start
+from workflow_scripts import config, start
 from workflow_scripts.errors import PlainError
 from workflow_scripts.identity import ContentHashes, model_identity
+from workflow_scripts.prompts.tokenizer import lock_tokenizer
 
 
 @pytest.fixture
@@ -72,6 +73,50 @@ def test_what_decides_the_content_makes_another_run(project: Path, changes: dict
     assert run_name(**changes) != run_name()
 
 
+STAND_INS = {"x": {"dataset": "org/x"}, "y": {"dataset": "org/y"}}
+TURNED = dict(reversed(STAND_INS.items()))
+
+
+def test_the_order_of_what_stands_in_counts_and_is_told(project: Path) -> None:
+    for changes, turned, told in (
+        ({"prompts": {"total": 9, "fill": STAND_INS}}, {"prompts": {"total": 9, "fill": TURNED}}, "prompts.fill"),
+        (
+            {"sources": {"a": {"path": "a.jsonl", "substitutes": STAND_INS}}},
+            {"sources": {"a": {"path": "a.jsonl", "substitutes": TURNED}}},
+            "sources.a.substitutes",
+        ),
+    ):
+        one, other = (start.plan(values(**each), "c") for each in (changes, turned))
+        assert one.run.name != other.run.name
+        assert start.differing_keys(one.identity, other.identity) == [f"the order of {told}"]
+        assert start.differing_keys(one.identity, start.plan(values(), "c").identity)
+
+
+def test_a_chat_template_counts_by_its_content(project: Path) -> None:
+    for name in ("y.jinja", "z.jinja"):
+        (project / name).write_text("one")
+    one, moved = (run_name(servers={"args": {"chat-template": name}}) for name in ("y.jinja", "z.jinja"))
+    (project / "y.jinja").write_text("two")
+    assert one == moved != run_name(servers={"args": {"chat-template": "y.jinja"}})
+    assert run_name(servers={"args": {"chat-template": "chatml"}}) not in (one, run_name())
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"chunks": {"size": 500}}, {}),
+        ({"servers": {"args": {"context-length": "8192"}}}, {"servers": {"args": {"context-length": 8192}}}),
+        (
+            {"sources": {"a": {"dataset": "org/a", "split": ["train"], "where": {"x": ["en"], "y": 1.0}}}},
+            {"sources": {"a": {"dataset": "org/a", "split": "train", "where": {"x": "en", "y": 1}}}},
+        ),
+    ],
+)
+def test_two_spellings_of_one_thing_are_one_run(project: Path, one: dict[str, Any], other: dict[str, Any]) -> None:
+    plans = [start.plan(values(**changes), "c") for changes in (one, other)]
+    assert plans[0].run.name == plans[1].run.name and plans[0].sources == plans[1].sources
+
+
 def test_files_count_by_content_wherever_they_stand(project: Path) -> None:
     before = run_name()
     shutil.copytree(project, project / "moved", ignore=shutil.ignore_patterns("home", "moved"))
@@ -114,6 +159,45 @@ def test_a_local_model_counts_by_config_tokenizer_and_weights(project: Path) -> 
         after = model_identity(str(folder), None, ContentHashes())
         assert after != before
         before = after
+
+
+def test_all_that_a_tokenizer_is_bound_by_is_in_run(project: Path) -> None:
+    """Or a change would end the run for good: the same RUN, and other files than it began with."""
+    folder = project / "model"
+    settings = values(model={"path": "model"}, prompts={"max_prompt_tokens": 100})
+    for name in ("config.json", "tokenizer.json", "x.tiktoken", "additional_chat_templates/rag.jinja"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("{}")
+    (folder / "sub").mkdir()
+    (folder / "sub" / "x.model").write_text("no part of it")
+    recorded = lock_tokenizer(config.parse(settings, "c"))
+    assert recorded is not None and len(recorded["files"]) == 4
+    before = start.plan(settings, "c").run.name
+    for file in recorded["files"]:
+        (folder / file["name"]).write_text("other")
+        after = start.plan(settings, "c").run.name
+        assert after != before, file
+        before = after
+
+
+def test_a_chat_template_counts_by_content(project: Path) -> None:
+    for name in ("one", "two"):
+        (project / f"{name}.jinja").write_text("1")
+
+    def named(template: str) -> str:
+        return run_name(servers={"args": {"chat-template": template}})
+
+    before = named("one.jinja")
+    assert named("two.jinja") == before != run_name()
+    (project / "one.jinja").write_text("2")
+    assert len({named("one.jinja"), before, named("chatml"), named("llama-2")}) == 4
+
+
+@pytest.mark.parametrize("path", ["/nope", "nope", "a/b/c", "./nope"])
+def test_a_model_that_is_no_folder_and_no_hub_id_is_told(project: Path, path: str) -> None:
+    for model in ({"path": path}, {"path": "org/model", "tokenizer": path}):
+        with pytest.raises(PlainError, match=rf"c: model\.{list(model)[-1]}: .*: no such folder, and no hub id"):
+            start.plan(values(model=model), "c")
 
 
 def test_of_large_weights_64_blocks_count_first_and_last_among_them(tmp_path: Path) -> None:

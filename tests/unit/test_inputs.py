@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from workflow_scripts import start
+from workflow_scripts import recovery, results_lock, start
 from workflow_scripts.errors import PlainError
 from workflow_scripts.identity import ContentHashes
 from workflow_scripts.prompts import inputs
 from workflow_scripts.prompts.inputs import benchmark_files, checked_files, choose, excluded_files
+from workflow_scripts.prompts.locking import lock_inputs
 
 RUN_FILES = [
     "run.yaml",
@@ -76,25 +77,89 @@ def test_what_tells_no_prompts_is_said(names: list[str], message: str) -> None:
 
 def test_folders_files_and_globs_are_found_once(project: Path) -> None:
     for name in RUN_FILES:
-        write(f"results/first-1/{name}")
-        write(f"results/second-1/{name}")
-    (project / "results" / "first").symlink_to("first-1")
+        write(f"results/first-11111111/{name}")
+        write(f"results/second-11111111/{name}")
+    (project / "results" / "first").symlink_to("first-11111111")
     write("old/b.jsonl")
     write("old/.hidden.jsonl")
-    assert [str(file.path) for file in excluded_files("results/first*")] == ["results/first-1/manifest.parquet"]
-    with pytest.raises(PlainError, match=r"results/first is a link .*: results/first-1$"):
+    assert [str(file.path) for file in excluded_files("results/first*")] == ["results/first-11111111/manifest.parquet"]
+    with pytest.raises(PlainError, match=r"results/first is a link .*: results/first-11111111$"):
         excluded_files("results/first")
-    found = excluded_files("results/*-1")
-    assert [str(file.path) for file in found] == [f"results/{name}-1/manifest.parquet" for name in ("first", "second")]
+    found = excluded_files("results/*-11111111")
+    assert [str(file.path) for file in found] == [
+        f"results/{name}-11111111/manifest.parquet" for name in ("first", "second")
+    ]
     assert excluded_files("old") == [("b.jsonl", Path("old/b.jsonl"))]
     assert excluded_files("old/*.jsonl") == excluded_files("old/b.jsonl") == excluded_files("old")
     write("old/c[1].jsonl")
     assert excluded_files("old/c[1].jsonl") == [("c[1].jsonl", Path("old/c[1].jsonl"))]
 
 
+def test_linked_folders_are_read_and_dangling_links_are_not(project: Path) -> None:
+    write("elsewhere/b.jsonl")
+    write("old/a.jsonl")
+    (project / "old" / "linked").symlink_to(project / "elsewhere")
+    (project / "old" / "round").symlink_to(project / "old")
+    (project / "old" / "dangling.jsonl").symlink_to("nowhere")
+    (project / "old" / "itself.jsonl").symlink_to("itself.jsonl")
+    (project / "mine").symlink_to("old")
+    assert [file.name for file in excluded_files("old")] == ["a.jsonl", "linked/b.jsonl"]
+    assert [file.name for file in benchmark_files("old")] == ["a.jsonl", "linked/b.jsonl"]
+    assert [file.name for file in excluded_files("mine")] == ["a.jsonl", "linked/b.jsonl"]
+
+
+def test_a_path_through_the_moving_link_is_refused(project: Path) -> None:
+    write("results/first-1a2b3c4d/manifest.parquet")
+    write("results/first-1a2b3c4d/run.yaml")
+    (project / "results" / "first").symlink_to("first-1a2b3c4d")
+    (project / "old").symlink_to("results/first-1a2b3c4d")
+    with pytest.raises(PlainError, match=r"results/first is a link .*: results/first-1a2b3c4d$"):
+        excluded_files("results/first/manifest.parquet")
+    found = excluded_files("results/*/manifest.parquet")
+    assert [str(file.path) for file in found] == ["results/first-1a2b3c4d/manifest.parquet"]
+    assert [str(file.path) for file in excluded_files("old")] == ["old/manifest.parquet"]
+
+
+@pytest.mark.parametrize("entry", ["x" * 300, "x" * 5000, "a\0b"])
+def test_what_can_be_no_name_is_not_there(project: Path, entry: str) -> None:
+    with pytest.raises(PlainError, match="no such file or folder"):
+        excluded_files(entry)
+
+
+@pytest.mark.parametrize(
+    ("entry", "finds"),
+    [
+        ("results", True),
+        (".", True),
+        ("results/*", True),
+        ("./results/*-*", True),
+        ("results/**/*.parquet", True),
+        ("results/*/manifest.parquet", True),
+        ("results/*/prompts", True),
+        ("results/*/training", False),
+        ("results/other-*", False),
+        ("results/other-11111111", False),
+        ("**/old/*.jsonl", False),
+    ],
+)
+def test_what_would_find_the_run_itself_is_refused(project: Path, entry: str, finds: bool) -> None:
+    write("results/other-11111111/manifest.parquet")
+    write("results/other-11111111/prompts/b.jsonl")
+    write("results/other-11111111/training/b.jsonl")
+    write("results/other-11111111/run.yaml")
+    write("old/b.jsonl")
+    try:
+        named = plan(exclude=[entry]).run.name
+    except PlainError as error:
+        assert finds and "would find this run too (results/m-" in str(error)
+    else:
+        assert not finds and named.startswith("m-")
+
+
 def test_benchmarks_are_files_of_five_kinds(project: Path) -> None:
-    for name in ("a.jsonl", "b/c.parquet", "d.csv", "e.txt", "f.json", "README.md"):
+    for name in ("a.jsonl", "b/c.parquet", "d.csv", "e.txt", "f.json", "README.md", "b/readme.txt", "LICENSE.txt"):
         write(f"benchmarks/{name}")
+    write("benchmarks/b/dataset_infos.json")
     assert [file.name for file in benchmark_files("benchmarks")] == [
         "a.jsonl",
         "b/c.parquet",
@@ -168,6 +233,38 @@ def test_a_tokenizer_counts_by_content(project: Path) -> None:
     assert len({name("one"), name("two"), name("org/other"), name("none")}) == 4
     with pytest.raises(PlainError, match=r"c: model\.tokenizer: nowhere: no such folder"):
         name("./nowhere")
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        ({"exclude": ["old/score.jsonl"]}, r"old/score\.jsonl: neither first_id nor a conversation"),
+        ({"exclude": ["old/half.json"]}, r"old/half\.json"),
+        ({"decontaminate": ["old/empty.jsonl"]}, r"old/empty\.jsonl holds no rows"),
+        ({"decontaminate": {"files": ["old/score.jsonl"], "columns": ["q"]}}, "has no column q; it has score"),
+    ],
+)
+def test_inputs_are_looked_at_before_the_first_job(project: Path, prompts: dict[str, Any], message: str) -> None:
+    write("old/score.jsonl", '{"score": 1}\n')
+    write("old/half.json", '{\n  "score": 1,\n')
+    write("old/empty.jsonl", "")
+    planned = plan(**prompts)
+    with pytest.raises(PlainError, match=message):
+        lock_inputs(planned.run, planned.inputs)
+
+
+def test_a_start_that_fails_leaves_the_link_alone(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("old/score.jsonl", '{"score": 1}\n')
+    monkeypatch.setattr(results_lock, "take", lambda results, run: None)
+    monkeypatch.setattr(start, "_pass_on_sigterm", lambda: None)
+    monkeypatch.setattr(recovery, "on_clock_set_back", lambda then: None)
+    good = plan()
+    start.begin(good, keep_incomplete=False)
+    link = project / "results" / "m"
+    assert link.readlink() == Path(good.run.name)
+    with pytest.raises(PlainError, match="neither first_id nor a conversation"):
+        start.begin(plan(exclude=["old"]), keep_incomplete=False)
+    assert link.readlink() == Path(good.run.name)
 
 
 # --- the job ---

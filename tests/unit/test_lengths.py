@@ -13,8 +13,11 @@ from transformers import AutoTokenizer
 from tests.standin.tiny_tokenizer import make_tokenizer
 from workflow_scripts import config, files
 from workflow_scripts.errors import PlainError
+from workflow_scripts.prompts import filters
+from workflow_scripts.prompts import lengths as lengths_module
 from workflow_scripts.prompts import tokenizer as tokenizers
 from workflow_scripts.prompts.lengths import Counter, Counts, Lengths, open_lengths
+from workflow_scripts.prompts.locking import lock_inputs
 from workflow_scripts.run import Run
 from workflow_scripts.sources.prompt_ids import identify
 
@@ -86,6 +89,26 @@ def test_a_template_that_breaks_out_or_down_is_a_refusal(tmp_path: Path, templat
     tokenizer: Any = AutoTokenizer.from_pretrained(make_tokenizer(tmp_path / "t"))
     tokenizer.chat_template = template
     assert Counter(tokenizer, {}).count(PROMPTS[:1]) == [None]
+
+
+@pytest.mark.parametrize(
+    "template", ["{% for", "{{ 1 / 0 }}", "{{ messages.append(1) }}", "{{ raise_exception('no') }}"]
+)
+def test_a_template_that_refuses_one_question_is_an_error(
+    tmp_path: Path, template: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path, prompts={"max_prompt_tokens": 60})
+    (tmp_path / "tokenizer" / "chat_template.jinja").write_text(template)
+    recorded = tokenizers.lock_tokenizer(run.config)
+    assert recorded is not None
+    with pytest.raises(PlainError, match="the chat template can't write even one question as a prompt"):
+        open_lengths(run, recorded)
+    with pytest.raises(PlainError, match="the chat template can't write even one question as a prompt"):
+        lock_inputs(run, {})
+    spare = make_run(tmp_path, servers={"args": {"context-length": 160}})
+    (tmp_path / "tokenizer" / "chat_template.jinja").write_text(template)
+    assert lock_inputs(spare, {}) == {}
+    assert "prompts are not counted: the chat template" in capsys.readouterr().out
 
 
 # --- the cache of counts ---
@@ -176,8 +199,9 @@ def test_prompts_over_the_limit_are_dropped_exactly(tmp_path: Path) -> None:
     assert hits[98].detail == f"{tokens[98]} tokens; prompts.max_prompt_tokens is 60"
 
 
-def test_an_answer_must_have_room_in_the_context(tmp_path: Path) -> None:
-    lengths = opened(make_run(tmp_path, servers={"args": {"context-length": 160}}))
+@pytest.mark.parametrize("context", [160, "160"])
+def test_an_answer_must_have_room_in_the_context(tmp_path: Path, context: int | str) -> None:
+    lengths = opened(make_run(tmp_path, servers={"args": {"context-length": context}}))
     prompts = frame([words(count) for count in range(1, 100)])
     hits = lengths.check(prompts)
     for at, count in enumerate(lengths.tokens(prompts)):
@@ -185,13 +209,30 @@ def test_an_answer_must_have_room_in_the_context(tmp_path: Path) -> None:
     assert "with sampling.max_tokens (100) they pass context-length (160)" in hits[98].detail
 
 
-def test_what_the_template_refuses_is_kept(tmp_path: Path) -> None:
+def test_what_the_template_refuses_is_kept_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(tmp_path, prompts={"max_prompt_tokens": 1})
     make_tokenizer(tmp_path / "tokenizer", "llama_like")
     lengths = opened(run)
     prompts = frame([PROMPTS[1], PROMPTS[0]])
     assert list(lengths.check(prompts)) == [1]
     assert lengths.tokens(prompts)[0] is None
+    assert filters.tokens([lengths], prompts[:1]) == [None]
+    told = capsys.readouterr().out
+    assert "1 of 1 prompts have no count of tokens" in told and "the chat template refuses them (" in told
+
+
+def test_long_prompts_are_counted_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = opened(make_run(tmp_path, prompts={"max_prompt_tokens": 60}))
+    asked: list[int] = []
+
+    def count(self: Counter, some: Any) -> list[int | None]:
+        asked.append(len(list(some)))
+        return [1] * asked[-1]
+
+    monkeypatch.setattr(Counter, "count", count)
+    monkeypatch.setattr(lengths_module, "CHARACTERS_AT_ONCE", 10_000)
+    lengths.check(frame([words(4000 + n) for n in range(5)]))
+    assert asked == [1] * 5
 
 
 def test_no_prompt_is_counted_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
@@ -295,6 +336,15 @@ def test_a_template_of_the_servers_counts(tmp_path: Path) -> None:
     prompts = frame([([{"role": "user", "content": "~"}], None), ([{"role": "user", "content": "~^~^"}], None)])
     assert list(lengths.check(prompts)) == [1]
     assert lengths.tokens(prompts)[0] == 1
+    run = make_run(tmp_path, prompts={"max_prompt_tokens": 2}, servers=servers)
+    recorded = tokenizers.lock_tokenizer(run.config)
+    assert recorded is not None
+    template.write_text("{{ messages[0].content }}!")
+    with pytest.raises(PlainError, match=r"chat-template: .*own\.jinja has changed since this run began"):
+        open_lengths(run, recorded)
+    template.write_bytes(b"{{ messages[0].content }}\xff")
+    with pytest.raises(PlainError, match=r"chat-template: .*own\.jinja is not UTF-8 text"):
+        tokenizers.lock_tokenizer(run.config)
     named = make_run(tmp_path, prompts={"max_prompt_tokens": 2}, servers={"args": {"chat-template": "chatml"}})
     with pytest.raises(PlainError, match=r"chatml is no \.jinja file here"):
         tokenizers.lock_tokenizer(named.config)

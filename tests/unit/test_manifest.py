@@ -1,23 +1,26 @@
 """The manifest of a world whose right manifest is known."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
 import orjson
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from tests.standin.shards import read_already, shard_row
 from tests.standin.world import SOURCES, THRESHOLD, World, made_up, overlap
 from workflow_scripts import files
 from workflow_scripts.errors import PlainError
-from workflow_scripts.prompts import candidates
+from workflow_scripts.prompts import arrange, candidates
 from workflow_scripts.prompts.filters import Hit
 from workflow_scripts.prompts.manifest import build
+from workflow_scripts.prompts.near import text_of
 from workflow_scripts.prompts.split import write_chunks
 from workflow_scripts.records import Message
-from workflow_scripts.sources.prompt_ids import prompt_text
+from workflow_scripts.sources import shard
+from workflow_scripts.sources.conversion import ShardRow, batch_of
 
 Built = tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]
 
@@ -126,13 +129,33 @@ def test_the_same_seed_gives_the_same_manifest_and_another_seed_another(tmp_path
     assert all(a.equals(b) for a, b in zip(one[:2], again[:2], strict=True)) and one[2] == again[2]
     assert not one[0].equals(other[0])
     assert [row["taken"] for row in one[2]["sources"]] == [5] * 17
-    side = dict(one[0].select("prompt_id", "split").iter_rows())
-    for prompt_id, split in other[0].select("prompt_id", "split").iter_rows():
-        assert side.get(prompt_id, split) == split  # whatever the seed
+
+
+def test_the_side_of_a_prompt_does_not_depend_on_the_seed(tmp_path: Path, world: World) -> None:
+    words = [f"word{number}" for number in range(400)]
+    sources: dict[str, list[ShardRow]] = {"a": []}
+    for chain in range(12):
+        world.chance.shuffle(words)
+        # Each is near its neighbours only, and which of them are taken is the seed's.
+        said = [" ".join([f"chain{chain}", *words[: 30 + 3 * at]]) for at in range(6)]
+        sources["a"] += [shard_row(6 * chain + at, talk(text, "x")) for at, text in enumerate(said)]
+    sides: defaultdict[int, set[str]] = defaultdict(set)
+    taken = []
+    for seed in range(3):
+        config = {"prompts": {"seed": seed, "eval": 0.5, "dedupe": {"near": 0.85}}, "chunks": {"count": 1}}
+        manifest, _, _ = build(read_already(tmp_path / str(seed), config, sources))
+        taken.append(set(manifest["prompt_id"]))
+        for row, split in manifest.select("row", "split").iter_rows():
+            sides[row // 6].add(split)
+    assert len(sides) == 12 and all(len(found) == 1 for found in sides.values())  # nor do a chain's prompts part
+    assert taken[0] != taken[1] != taken[2]
 
 
 def test_the_evaluation_sets_are_nested_and_clusters_stay_together(tmp_path: Path, world: World) -> None:
     smaller: set[str] = set()
+    clusters = [{one.prompt_id for one in chain} for chain in world.chains]
+    clusters += [{pair.first.prompt_id, pair.second.prompt_id} for pair in world.pairs if pair.similarity >= THRESHOLD]
+    leaders = {prompt_id: min(cluster) for cluster in clusters for prompt_id in cluster}
     for number, share in enumerate((0.0, 0.1, 0.3, 0.5)):
         prompts = {"dedupe": {"near": THRESHOLD}, "eval": share}
         manifest, _, account = built(tmp_path / str(number), world, prompts=prompts)
@@ -141,9 +164,8 @@ def test_the_evaluation_sets_are_nested_and_clusters_stay_together(tmp_path: Pat
         assert account["split"]["prompts"] == {"train": len(manifest) - len(apart), "eval": len(apart)}
         sides = [(one.prompt_id in apart, three.prompt_id in apart) for one, _, three in world.chains]
         assert all(one == three for one, three in sides)
-        led = {three.prompt_id for _, _, three in world.chains}
-        for prompt_id in set(manifest["prompt_id"]) - led:
-            assert (prompt_id in apart) == (int(prompt_id, 16) / 2**256 < share)
+        for prompt_id in manifest["prompt_id"]:
+            assert (prompt_id in apart) == (int(leaders.get(prompt_id, prompt_id), 16) / 2**256 < share)
         smaller = apart
     # At some share the third would have been on another side by itself.
     assert any(
@@ -207,6 +229,17 @@ def test_a_mix_that_falls_short_shows_the_whole_table(tmp_path: Path, world: Wor
     check(world, *build(read_already(tmp_path / "short", config, world.shards())))
 
 
+def test_a_mix_of_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workflow_scripts.prompts.manifest.filters_of", lambda run: [Short(10**6)])
+    rows = [shard_row(number, talk(f"Why {number}?", "x")) for number in range(3)]
+    with pytest.raises(PlainError) as error:
+        build(read_already(tmp_path, {}, {"a": rows}))
+    lines = str(error.value).splitlines()
+    assert lines[0] == "no prompt is left to be taken:" and lines[2].split() == ["a", "all", "3", "0", "3", "0"]
+    manifest, dropped, _ = build(read_already(tmp_path / "short", {"prompts": {"allow_short": True}}, {"a": rows}))
+    assert len(manifest) == 0 and len(dropped) == 3
+
+
 # --- the order inside a chunk ---
 
 
@@ -256,6 +289,9 @@ def test_prompts_that_begin_alike_stand_together(tmp_path: Path) -> None:
     assert ordered(tmp_path, talks, {8: tool, 9: tool}) == [1, 3, 6, 5, 2, 0, 8, 9, 7, 4]
 
 
+SIZES = {"many": 3000, "few": 300}
+
+
 def test_chunks_are_an_even_spread_of_the_seeded_order(tmp_path: Path, world: World) -> None:
     whole, _, _ = built(tmp_path / "1", world, chunks={"count": 1})
     cut, _, _ = built(tmp_path / "7", world, chunks={"count": 7})
@@ -267,6 +303,40 @@ def test_chunks_are_an_even_spread_of_the_seeded_order(tmp_path: Path, world: Wo
     assert (by_chunk["source"] > 8).all()  # no chunk is of a few sources only
 
 
-def test_the_text_of_a_world_is_what_repeats_are_told_by(world: World) -> None:
+def test_a_source_that_gives_few_of_many_is_spread_as_one_that_gives_all(tmp_path: Path) -> None:
+    sources = {name: [shard_row(at, talk(f"{name} {at}", "x")) for at in range(size)] for name, size in SIZES.items()}
+    config = {"chunks": {"count": 5}, "sources": {name: {"take": 300} for name in SIZES}}
+    manifest, _, _ = build(read_already(tmp_path, config, sources))
+    counts = Counter(manifest.select("chunk", "source").iter_rows())
+    assert set(Counter(manifest["source"]).values()) == {300}
+    # Of 120 from two halves: 60 on average, 4.9 standard deviations wide.
+    assert len(counts) == 10 and all(36 < count < 84 for count in counts.values())
+
+
+def test_long_prompts_are_not_held_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their row groups are small; rows of many would be read as one batch."""
+    monkeypatch.setattr(shard, "GROUP_BYTES", 1 << 20)
+    size = 1_500_000
+    rows = [shard_row(number, talk(f"{number}" * size, "x" * number)) for number in range(10)]
+    path = tmp_path / "prompts.parquet"
+    writer = shard.PromptsWriter(path)
+    for row in rows:
+        writer.add(batch_of([row]))
+    writer.close()
+    held: list[int] = []
+    before = pa.total_allocated_bytes()
+    real = arrange._traits
+
+    def measured(*what: Any) -> Any:
+        held.append(pa.total_allocated_bytes() - before)
+        return real(*what)
+
+    monkeypatch.setattr(arrange, "_traits", measured)
+    found = arrange.traits(path, pl.Series([7, 0, 3]), "first")
+    assert found["answer"].to_list() == [7, 0, 3] and found["prefix"].n_unique() == 3
+    assert len(held) == 3 and max(held) < 5 * size
+
+
+def test_the_text_of_a_world_is_what_near_duplicates_are_told_by(world: World) -> None:
     row = world.all()[0]
-    assert row.text == prompt_text(row.messages, row.tools)
+    assert row.text == text_of(orjson.dumps(row.messages).decode(), None).turns

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.standin.world import World, compared, overlap
-from workflow_scripts.prompts import minhash
-from workflow_scripts.prompts.minhash import BandIndex, band_hashes, band_width, jaccard, runs, sketches
+from workflow_scripts.prompts import minhash, near
+from workflow_scripts.prompts.minhash import BandIndex, Hashes, band_hashes, band_width, jaccard, runs, sketches
 from workflow_scripts.prompts.mix import Ref, Text
 from workflow_scripts.prompts.near import NearDuplicates, text_of
 
@@ -74,14 +74,14 @@ def test_bands_of_the_same_values_are_told_apart_by_their_place() -> None:
     assert len(set(band_hashes(np.ones((2, 128), np.uint32), 8).ravel().tolist())) == 16
 
 
-def found(texts: list[Text], batch: int) -> tuple[list[tuple[Ref, float] | None], dict[Ref, Ref]]:
+def found(texts: list[Text], batch: int) -> tuple[list[tuple[Ref, float] | None], list[list[Ref]]]:
     near = NearDuplicates(0.8)
     results = []
     for start in range(0, len(texts), batch):
         some = texts[start : start + batch]
         near.begin(some)
         results += [near.place(index, Ref("a", start + index)) for index in range(len(some))]
-    return results, near.firsts()
+    return results, near.clusters()
 
 
 def test_what_is_found_does_not_depend_on_batches_and_is_the_first() -> None:
@@ -93,8 +93,8 @@ def test_what_is_found_does_not_depend_on_batches_and_is_the_first() -> None:
         texts += [Text(compared(base), "")]
         texts += [Text(compared(world.edited(base, 0.9, 0.99)[0]), "") for _ in range(4)]
     chance.shuffle(texts)
-    results, firsts = found(texts, 1000)
-    assert [found(texts, batch) for batch in (1, 7)] == [(results, firsts)] * 2
+    results, clusters = found(texts, 1000)
+    assert [found(texts, batch) for batch in (1, 7)] == [(results, clusters)] * 2
     taken: list[int] = []
     for number, (text, result) in enumerate(zip(texts, results, strict=True)):
         near = [(one, overlap(texts[one].turns, text.turns)) for one in taken]
@@ -105,14 +105,31 @@ def test_what_is_found_does_not_depend_on_batches_and_is_the_first() -> None:
     assert len(taken) >= 12
 
 
+def test_in_a_crowd_no_text_is_taken_apart_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = World(8).text(100).split()
+    texts = [Text(" ".join(words[at : at + 40]), "") for at in range(60)]  # each near a few of those before it
+    counted: list[str] = []
+
+    def counting(text: str) -> Hashes:
+        counted.append(text)
+        return runs(text)
+
+    monkeypatch.setattr(near, "runs", counting)
+    results, clusters = found(texts, 60)
+    assert len(clusters) == 1 and len(counted) <= 2 * 60
+    monkeypatch.setattr(near, "KNOWN_BYTES", 3000)  # of which a text takes about 1800
+    assert found(texts, 60) == (results, clusters)
+    assert len(counted) > 4 * 60
+
+
 def test_a_cluster_hangs_together_by_those_that_were_dropped() -> None:
     world = World(6)
     world.plant_chain()
     ((one, two, three),) = world.chains
     a, b, c = (Text(row.text, "") for row in (one, two, three))
-    for texts, firsts in (([a, b, c], {2: 0}), ([a, c, b], {1: 0}), ([b, a, c], {}), ([c, a, b], {1: 0})):
-        _, found_firsts = found(texts, 2)
-        assert found_firsts == {Ref("a", later): Ref("a", first) for later, first in firsts.items()}
+    other = Text(compared(world.text(150)), "")
+    for texts in ([a, b, c], [a, c, b], [b, a, c], [c, a, b]):
+        assert found([*texts, other], 2)[1] == [[Ref("a", 0), Ref("a", 1), Ref("a", 2)]]
 
 
 def test_the_whole_and_the_turns_must_be_near() -> None:
@@ -136,5 +153,7 @@ def test_what_is_compared_of_a_prompt() -> None:
         '[{"role":"system","content":"Be  Kind"},{"role":"user","content":"Who\\nIS it?"},'
         '{"role":"assistant","content":"I"},{"role":"user","content":"more"}]'
     )
-    assert text_of(messages, None) == Text("user: who is it?", "system: be kind")
-    assert text_of(messages, '[{"a": 1}]').frame == 'system: be kind\ntools: [{"a":1}]'
+    assert text_of(messages, None) == Text("who is it?", "be kind")
+    assert text_of(messages, '[{"a": 1}]').frame == 'be kind\n[{"a":1}]'
+    one, other = (text_of(f'[{{"role":"user","content":"{text}"}}]', None).turns for text in "ab")
+    assert jaccard(runs(one), runs(other)) == 0  # nothing in common but the role'

@@ -130,6 +130,10 @@ def test_text_that_does_not_count_as_the_same() -> None:
         ([user("a user: b")], None),
         ([{"role": "system", "content": "a"}, user("b")], None),
         ([user("a b")], TOOLS),
+        ([{**user("a b"), "name": "Ann"}], None),
+        ([{**user("a b"), "name": "Ben"}], None),
+        ([{**user('b": c'), "name": "a"}], None),
+        ([{**user("c"), "name": 'a": b'}], None),
     ]
     assert len({prompt_text(messages, tools) for messages, tools in cases}) == len(cases)
 

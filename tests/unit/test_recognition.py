@@ -236,3 +236,10 @@ def test_whatever_the_rows_a_shape_is_recognized_or_none(rows: list[dict[str, An
             read(row)
         except Rejected:
             pass
+
+
+def test_lists_of_objects_of_other_keys_are_told_with_their_keys() -> None:
+    rows: list[dict[str, Any]] = [{"talk": [{"role": "user", "value": f"{n}"}], "n": [1]} for n in range(3)]
+    with pytest.raises(Unrecognized) as caught:
+        recognize(rows, Columns())
+    assert caught.value.found == ["`talk`: a list of {role, value} (3)", "`n`: a list (3)"]

@@ -1,5 +1,12 @@
 import pytest
-from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError, NoCredentialsError, ProfileNotFound
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    ProfileNotFound,
+    SSLError,
+)
 
 from workflow_scripts.errors import PlainError
 from workflow_scripts.publishing import s3_errors
@@ -21,6 +28,7 @@ def answer(code: str, message: str = "") -> ClientError:
         (answer("ExpiredToken"), "expired"),
         (answer("PermanentRedirect"), "publish.region"),
         (answer("Strange", "two\n lines"), "Strange to PutObject: two lines"),
+        (answer("502"), "publish.endpoint_url"),
         (NoCredentialsError(), "AWS_PROFILE"),
         (ProfileNotFound(profile="p"), "AWS_PROFILE"),
         (EndpointConnectionError(endpoint_url="http://h"), "publish.endpoint_url"),
@@ -36,3 +44,20 @@ def test_every_error_is_one_line_with_where_and_what_to_do(error: BotoCoreError 
 def test_our_own_mistakes_are_not_hidden() -> None:
     with pytest.raises(KeyError), s3_errors.plain("s3://bucket/key"):
         raise KeyError("x")
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (answer("SlowDown"), True),
+        (answer("InternalError"), True),
+        (ClientError({"Error": {"Code": ""}, "ResponseMetadata": {"HTTPStatusCode": 503}}, "PutObject"), True),  # type: ignore[typeddict-item]
+        (EndpointConnectionError(endpoint_url="http://h"), True),
+        (answer("AccessDenied"), False),
+        (answer("BadDigest"), False),
+        (NoCredentialsError(), False),
+        (SSLError(endpoint_url="https://h", error=OSError("untrusted")), False),
+    ],
+)
+def test_only_what_may_pass_is_waited_for(error: BotoCoreError | ClientError, passes: bool) -> None:
+    assert s3_errors.passes(error) is passes

@@ -155,3 +155,16 @@ def test_a_lost_training_shard_is_exported_again(finished: Project) -> None:
     result = finished.finish()
     assert result.jobs == ["Training shards", "The account", "All is there"]
     assert shard.read_bytes() == before
+
+
+def test_a_manifest_that_is_gone_is_missed_by_every_target(finished: Project) -> None:
+    """What is made from it takes it as ancient(), and would not say. The same one is drawn: nothing is asked again."""
+    manifest = finished.made.manifest
+    before = manifest.read_bytes()
+    manifest.unlink()
+    for targets in (["-n", "completions"], ["-n", "training"], ["prompts"]):
+        result = finished.run(*targets)
+        assert result.code == 0 and "The prompt manifest" in result.jobs, result.output
+        assert not [job for job in result.jobs if job.startswith(("Chunk ", "Training"))], result.output
+    assert manifest.read_bytes() == before
+    finished.audit()

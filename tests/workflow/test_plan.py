@@ -88,6 +88,15 @@ def test_a_mistake_in_the_config_is_one_plain_line(fresh: Project, changes: dict
     assert not fresh.results.exists()
 
 
+def test_a_key_that_stands_twice_is_one_plain_line(fresh: Project) -> None:
+    path = fresh.folder / "twice.yaml"
+    path.write_text("name: x\nmodel: {path: model}\nsources: {a: {path: x}, a: {path: y}}\n")
+    argv = [str(path) if part.endswith("my.yaml") else part for part in fresh.command("-n")]
+    result = Running(argv, fresh.folder, fresh.environ(), fresh.folder / "twice.log").wait()
+    assert result.code != 0
+    assert own_lines(result) == [f"{path}: sources.a (line 3) stands twice; the first would be lost"]
+
+
 def test_a_second_config_file_overlays_the_first(finished: Project) -> None:
     """Keys below a section too: the sources and max_tokens of the first stay."""
     (finished.folder / "over.yaml").write_text("sampling: {temperature: 0.2}\n")
@@ -143,3 +152,12 @@ def test_chunks_are_dispatched_in_order(fresh: Project) -> None:
     assert sorted(order) == list(range(9))
     # Three at a time; those that start together are in no order.
     assert all(abs(place - number) < 3 for place, number in enumerate(order)), order
+
+
+def test_a_protected_prefix_is_refused_in_the_plan(finished: Project) -> None:
+    """Also one inside the run's own folder of the bucket, which no config alone can know."""
+    name = finished.made.name
+    finished.config["publish"] = {"store": "s3", "bucket": "draftmill", "protect": [f"{name}/completions/"]}
+    result = finished.run("-n")
+    assert result.code != 0 and result.jobs == [], result.output
+    assert f"publish: {name}/ meets the protected prefix '{name}/completions/'; choose another" in result.output

@@ -4,6 +4,7 @@ import json
 
 from tests.standin.project import Project
 from workflow_scripts import files
+from workflow_scripts.serving.environment import Environment
 
 
 def failing(*words: str) -> str:
@@ -45,3 +46,24 @@ def test_a_redrive_of_an_unfinished_run_is_refused(prepared: Project) -> None:
     result = prepared.run("redrive")
     assert result.code != 0 and "3 of 3 chunks are not finished: say the line without `redrive` first" in result.output
     assert prepared.requests() == []
+
+
+def test_a_redrive_is_published_and_fetched(prepared: Project, seaweedfs: Environment) -> None:
+    (prepared.home / "envs" / seaweedfs.folder.name).symlink_to(seaweedfs.folder)
+    prepared.config["publish"] = {"store": "embedded", "bucket": "draftmill", "prefix": "small/"}
+    prepared.finish(STANDIN_FAULTS=failing("Chat 5?"))
+    published = {path.name: path.read_bytes() for path in prepared.made.folder.glob("published/*/0000.json")}
+    prepared.finish("redrive")
+    receipts = {path.name: files.read_json(path)["objects"] for path in prepared.made.folder.glob("published/*/*.json")}
+    assert len(receipts["r1.json"]) == 3
+    assert "index.2.json" in {item["path"] for item in receipts["index.json"]}
+    assert {path.name: path.read_bytes() for path in prepared.made.folder.glob("published/*/0000.json")} == published
+    assert files.read_json(prepared.made.summary)["failures"] == 0
+
+    asked = len(prepared.requests())
+    made = {path: path.read_bytes() for path in prepared.made.chunk_files("r1")}
+    for path in [*made, prepared.made.journal("r1")]:
+        path.unlink()
+    result = prepared.finish("redrive")
+    assert "chunk r1: fetched from the bucket and verified" in result.output
+    assert {path: path.read_bytes() for path in made} == made and len(prepared.requests()) == asked

@@ -1,9 +1,21 @@
-"""A whole run into the real embedded S3 server, and back out of it."""
+"""A whole run into the real S3 server, and back out of it."""
 
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
-from tests.standin.project import Project
+import datasets
+
+from tests.integration.real_store import raw_client, running_seaweed
+from tests.standin.project import ROOT, Project
+from tests.standin.waiting import until
 from workflow_scripts import files
+from workflow_scripts.run import Run
+from workflow_scripts.serving import supervisor
 from workflow_scripts.serving.environment import Environment
 
 
@@ -11,16 +23,30 @@ def receipts(project: Project) -> dict[str, Any]:
     return {path.name: files.read_json(path) for path in project.made.folder.glob("published/*/*.json")}
 
 
-def test_a_run_is_published_and_a_deleted_chunk_fetched(prepared: Project, seaweedfs: Environment) -> None:
+def test_a_run_is_published_though_the_store_is_killed_and_a_deleted_chunk_fetched(
+    prepared: Project, seaweedfs: Environment
+) -> None:
     (prepared.home / "envs" / seaweedfs.folder.name).symlink_to(seaweedfs.folder)
     prepared.config["publish"] = {"store": "embedded", "bucket": "draftmill", "prefix": "small/"}
     run = prepared.made
-    result = prepared.finish()
+    running = prepared.start(STANDIN_FAULTS='{"delay": 0.3}')
+    until(lambda: list(run.folder.glob("published/*/start.json")))
+    state = supervisor.read_state(run.store)
+    assert state is not None and state.service is not None
+    os.kill(state.service.pid, signal.SIGKILL)
+    result = running.wait()
+    if result.code != 0:  # else a later job started it again
+        result = prepared.finish()
+    prepared.audit()
+    argv = [sys.executable, "-m", "workflow_scripts.publishing.verify", str(run.folder), "--deep"]
+    environ = prepared.environ(PYTHONPATH=str(ROOT))
+    done = subprocess.run(argv, cwd=prepared.folder, env=environ, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "as published, byte for byte" in done.stdout, done.stdout + done.stderr
     published = receipts(prepared)
     assert set(published) == {"start.json", "0000.json", "training.json", "index.json"}
     objects = sum(len(receipt["objects"]) for receipt in published.values())
-    # owner, lock, manifest.{json,parquet}; 3 x 3 files of chunks; one shard and its index; the index
-    assert objects == files.read_json(run.summary)["objects_published"] == 4 + 9 + 2 + 1
+    # owner, lock, manifest.{json,parquet}, dropped; 3 x 3 files of chunks; one shard and its index; card and index
+    assert objects == files.read_json(run.summary)["objects_published"] == 5 + 9 + 2 + 2
     assert f"  objects in the store  {objects}\n" in result.output
 
     again = prepared.run()
@@ -37,5 +63,77 @@ def test_a_run_is_published_and_a_deleted_chunk_fetched(prepared: Project, seawe
     assert len(prepared.requests()) == 24 and prepared.server_starts() == 1
     assert receipts(prepared) == published
     # index.json is the last that was published, and would have a number if it listed anything else.
-    assert [item["path"] for item in published["index.json"]["objects"]] == ["index.json"]
+    assert [item["path"] for item in published["index.json"]["objects"]] == ["README.md", "index.json"]
     assert len(files.read_json(run.published_listing)["paths"]) == objects  # at this start
+
+
+def forget_all(project: Project) -> Project:
+    """As on a new machine: nothing made, and neither an environment nor weights to make it with."""
+    shutil.rmtree(project.results)
+    shutil.rmtree(project.home)
+    return project
+
+
+def made(run: Run) -> dict[str, bytes]:
+    """What is published of a run, and what its rules make, but stamps and times."""
+    kept = [run.lock, *run.mix, *(path for chunk in run.chunks() for path in run.chunk_files(chunk))]
+    return {str(run.relative(path)): path.read_bytes() for path in [*kept, *run.folder.glob("training/*/*")]}
+
+
+def load(path: str, folder: Path, data_files: str | None = None) -> Any:
+    return datasets.load_dataset(path, data_files=data_files, cache_dir=str(folder.parent / "cache"))["train"]
+
+
+def test_a_new_machine_takes_a_published_run_from_the_bucket(
+    prepared: Project, seaweedfs: Environment, tmp_path: Path
+) -> None:
+    (tmp_path / "weed").mkdir()
+    with running_seaweed(tmp_path / "weed", seaweedfs) as access:
+        publish = {"store": "s3", "bucket": "draftmill", "prefix": "small/", "endpoint_url": access.endpoint_url}
+        prepared.config["publish"] = publish
+        prepared.env |= {"AWS_ACCESS_KEY_ID": access.access_key, "AWS_SECRET_ACCESS_KEY": access.secret_key}
+        prepared.finish()
+        first, published, asked = made(prepared.made), receipts(prepared), len(prepared.requests())
+
+        result = forget_all(prepared).run()
+        assert result.code == 0, result.output
+        assert made(prepared.made) == first and receipts(prepared) == published
+        assert len(prepared.requests()) == asked and not (prepared.home / "envs").exists()
+        assert not list((prepared.results / "sources").glob("*/prompts.parquet"))
+        assert "the manifest: fetched from the bucket and verified" in result.output
+        assert "training shards: fetched from the bucket and verified" in result.output
+        assert len(result.lines("source chats: not needed")) == len(result.lines("source questions: not needed")) == 1
+        for stamp in ("environment", "model"):
+            setup = files.read_json(prepared.made.folder / "setup" / f"{stamp}.json")
+            assert setup == {"skipped": "no chunk is left to generate"}
+
+        verified = prepared.run("verify")
+        assert verified.code == 0 and "are as published" in verified.output, verified.output
+        client = raw_client(access)
+        top, copy = f"small/{prepared.made.name}/", tmp_path / "copy"
+        for item in client.list_objects_v2(Bucket="draftmill", Prefix=top)["Contents"]:
+            path = copy / item["Key"].removeprefix(top)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            client.download_file("draftmill", item["Key"], str(path))
+        client.delete_object(Bucket="draftmill", Key=f"{top}dropped.parquet")
+        spoilt = prepared.run("verify")
+        assert spoilt.code != 0 and "missing: dropped.parquet" in spoilt.output, spoilt.output
+    is_usable(copy, prepared.made)
+
+
+def is_usable(copy: Path, run: Run) -> None:
+    """`datasets` reads the bucket's copy by its card."""
+    completions = load(str(copy), copy)
+    rows = [row for chunk in run.chunks() for row in files.read_jsonl_zst(run.completions(chunk))]
+    assert [row["prompt_id"] for row in completions] == [row["prompt_id"] for row in rows]
+    for key in ("prompt_token_ids", "response_token_ids", "class", "usage"):
+        assert completions[0]["turns"][0][key] == rows[0]["turns"][0][key]
+    assert completions[0]["messages"][-1]["content"] == rows[0]["messages"][-1]["content"]
+    training = load("parquet", copy, f"{copy}/training/*/train-*.parquet")
+    assert len(training) == files.read_json(run.summary)["training_rows"]
+    assert set(training[0]["loss_mask"]) == {0, 1} and len(training[0]["input_ids"]) == len(training[0]["loss_mask"])
+    assert len(load("parquet", copy, f"{copy}/manifest.parquet")) == 24
+    text = (copy / "README.md").read_text()
+    assert (
+        text.startswith("---\nlicense:\n- other\n") and "| questions | 12 | local files | as its owner says |" in text
+    )

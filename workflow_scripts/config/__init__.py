@@ -9,6 +9,7 @@ outputs      publishing, training
 mistakes     what is wrong with a config, in words
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from workflow_scripts.config.fields import HomePath, Name, Scalar, Section
 from workflow_scripts.config.generation import Model, Sampling, Servers
 from workflow_scripts.config.limits import Limits
 from workflow_scripts.config.outputs import Publish, Training
-from workflow_scripts.config.prompts import Chunks, Decontaminate, Dedupe, Prompts
+from workflow_scripts.config.prompts import MOST_CHUNKS, Chunks, Decontaminate, Dedupe, Prompts
 from workflow_scripts.config.sources import Columns, Reading, Shape, Source
 from workflow_scripts.errors import PlainError
 from workflow_scripts.sources import catalogue
@@ -110,6 +111,8 @@ class Config(Section):
                 f"prompts.total ({total}) is more than the sources' takes together ({sum(takes)}); "
                 f"take more, name prompts.fill, or set prompts.allow_short: true"
             )
+        if (chunks := self.chunk_count()) > MOST_CHUNKS:
+            raise ValueError(f"that is {chunks:,} chunks, and {MOST_CHUNKS:,} are the most; give a larger chunks.size")
         return self
 
     def _check_by_source(self) -> None:
@@ -144,24 +147,48 @@ class Config(Section):
         wanted = takes if self.prompts.total is None else self.prompts.total
         if len(numeric) == len(self.sources) and not self.prompts.fill:
             wanted = min(wanted, takes)
-        return -(-wanted // (self.chunks.size or 500))
+        return -(-wanted // self.chunks.size)
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
     """A YAML file's mapping; PlainError names the file and the line."""
     try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        value = yaml.safe_load(text)
     except FileNotFoundError as error:
         raise PlainError(f"{path}: no such config file") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise PlainError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(value, dict):
         raise PlainError(f"{path}: must be a mapping of keys to values")
+    refuse_doubled_keys(text, str(path))
     return value
+
+
+def refuse_doubled_keys(text: str, where: str) -> None:
+    """PlainError if a mapping of the YAML has a key twice: YAML would take the last and lose the others in silence."""
+    if lines := [f"{where}: {key} stands twice; the first would be lost" for key in _doubled(yaml.compose(text))]:
+        raise PlainError("\n".join(lines))
+
+
+def _doubled(node: yaml.Node | None, at: str = "") -> Iterator[str]:
+    if isinstance(node, yaml.MappingNode):
+        seen = set()
+        for key, value in node.value:
+            name = f"{at}{key.value}"
+            if name in seen:
+                yield f"{name} (line {key.start_mark.line + 1})"
+            seen.add(name)
+            yield from _doubled(value, f"{name}.")
+    elif isinstance(node, yaml.SequenceNode):
+        for one in node.value:
+            yield from _doubled(one, at)
 
 
 def parse(values: dict[str, Any], where: str) -> Config:
     """The typed config. PlainError holds one line per mistake, each `where: key: what is wrong`."""
+    if lines := [f"{where}: {line}" for line in mistakes.no_json(values)]:
+        raise PlainError("\n".join(lines))
     try:
         return Config.model_validate(catalogue.expand(values, where))
     except ValidationError as error:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
 
 from workflow_scripts.config.mistakes import NAME
 
@@ -15,7 +15,7 @@ HomePath = Annotated[str, Field(min_length=1), AfterValidator(lambda path: str(P
 Seed = Annotated[int, Field(ge=-INT64, lt=INT64 - 2**20, strict=True)]  # room for a seed of each sample and turn
 Text = Annotated[str, Field(min_length=1, strict=True)]
 Count = Annotated[int, Field(ge=1, strict=True)]
-Scalar = str | int | float | bool | None
+Scalar = str | int | FiniteFloat | bool | None
 
 
 class Section(BaseModel):

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_serializer, model_validator
+from pydantic import Discriminator, Field, FiniteFloat, Tag, field_validator, model_serializer, model_validator
 
 from workflow_scripts.config.fields import Count, HomePath, Name, Section, Seed, plain_url
 
@@ -12,6 +12,8 @@ T = TypeVar("T")
 SECRET_WORDS = ("key", "token", "secret", "password", "credential")
 # SGLang's flags that have such a word in their names and are no secret.
 NOT_SECRET = re.compile(r"(^|-)tokens?-|max-.*-tokens?$|-tokens$|tokenizer|token-step|keep-")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+NUMBER = re.compile(r"-?\d{1,18}(\.\d+)?", re.ASCII)
 EMBEDDED_MODELS = ("embedded:SmolLM2-135M-Instruct",)
 
 
@@ -162,7 +164,14 @@ class Sampling(Settings):
         return sorted(found)
 
 
-Arg = bool | int | float | str | list[str] | None
+Arg = bool | int | FiniteFloat | str | list[str] | None
+
+
+def _unquoted(value: Arg) -> Arg:
+    if isinstance(value, str) and NUMBER.fullmatch(value):
+        number = float(value) if "." in value else int(value)
+        return number if str(number) == value else value
+    return value
 
 
 class Servers(Section):
@@ -188,6 +197,12 @@ class Servers(Section):
             if any(word in name.split("-") for word in SECRET_WORDS) and not NOT_SECRET.search(name):
                 raise ValueError(f"{name!r} looks like a secret; secrets come from the environment only")
         return args
+
+    @field_validator("args")
+    @classmethod
+    def _numbers(cls, args: dict[str, Arg]) -> dict[str, Arg]:
+        """A quoted number is one, if SGLang is told the same by it: not 007."""
+        return {name: _unquoted(value) for name, value in args.items()}
 
     @field_validator("urls")
     @classmethod

@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -42,6 +43,25 @@ def lines(error: ValidationError, model: type[BaseModel], where: str) -> list[st
     return [f"{where}: {key}: {reason}" if key else f"{where}: {reason}" for key, reason in found.items()]
 
 
+def no_json(value: Any, key: str = "") -> Iterator[str]:
+    """One line for each text and number of a config that JSON can't hold, `key: what is wrong`: RUN is a hash of it."""
+    if isinstance(value, dict):
+        for name, held in value.items():
+            yield from no_json(name, key)
+            yield from no_json(held, f"{key}.{name}" if key else _shown_text(name))
+    elif isinstance(value, list):
+        for held in value:
+            yield from no_json(held, key)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        yield f"{key}: {value} has more than 64 bits"
+    elif isinstance(value, str) and not value.isascii() and value != _shown_text(value):
+        yield f"{key}: {value!r} holds half a character (a surrogate), which no UTF-8 text does"
+
+
+def _shown_text(text: Any) -> str:
+    return str(text).encode(errors="replace").decode()
+
+
 # Parts of a pydantic location that are no keys of the config: the branches of a union.
 _UNION_BRANCH = re.compile(r"^(constrained-|function-|literal\[|int$|str$|bool$|float$|list\[|none$|dict\[|\()")
 
@@ -74,7 +94,9 @@ def _hint(item: Any) -> str | None:
     place, value, kind = _place(item), item["input"], item["type"]
     last = place[-1] if place else ""
     if kind == "string_type" and type(value) in (int, float):
-        octal = f' (or "0{value:o}": YAML reads a leading 0 as octal)' if type(value) is int and value > 7 else ""
+        octal = ""
+        if last in ("config", "revision") and type(value) is int and value > 7:
+            octal = f' (or "0{value:o}": YAML reads a leading 0 as octal)'
         return f'{value} is a number; quote it: "{value}"{octal}'
     names_datasets = kind == "dict_type" and last in ("substitutes", "fill")
     if isinstance(value, str) and (kind == "list_type" or names_datasets):

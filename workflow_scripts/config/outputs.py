@@ -1,13 +1,33 @@
 """`publish` and `training`: what is made of the completions, and where it goes."""
 
+import re
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from workflow_scripts.config.fields import Count, Section, plain_url
+from workflow_scripts.config.fields import Count, Section, Text, plain_url
 from workflow_scripts.records import TurnClass
 
 KEPT: tuple[TurnClass, ...] = ("complete", "tool_call", "cut_in_answer")
+HEADER = re.compile(r"[a-z0-9-]+")
+# What publishing sets itself, or what is a secret.
+OWN_HEADERS = re.compile(
+    r"authorization|cookie|host|date|expect|range|content-.*|if-.*|transfer-encoding|x-amz-(date|security-token|copy-.*|"
+    r"content-.*|checksum-.*|sdk-.*|meta-.*|storage-class|server-side-encryption.*)|.*(secret|password|token|api-?key).*"
+)
+ARCHIVES = ("GLACIER", "DEEP_ARCHIVE")
+
+
+def meets(folder: str, protected: str) -> bool:
+    """Whether a folder (or key) lies at, above or below a protected prefix; both are taken in whole path parts."""
+    one, wall = (f"{path.strip('/')}/" for path in (folder, protected))
+    return one.startswith(wall) or wall.startswith(one)
+
+
+def protected_by(folder: str, protect: Iterable[str]) -> str | None:
+    """The first protected prefix that `folder` meets."""
+    return next((protected for protected in protect if meets(folder, protected)), None)
 
 
 class Publish(Section):
@@ -17,7 +37,15 @@ class Publish(Section):
     bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")] | None = None
     prefix: str = Field("", description="folder in the bucket; objects go to PREFIX/RUN/...")
     endpoint_url: str | None = Field(None, description="an S3 server other than AWS")
-    region: str | None = None
+    region: Text | None = Field(None, description="unset: as boto3 finds it")
+    path_style: bool | None = Field(None, description="ENDPOINT/BUCKET/KEY; unset: everywhere but at AWS")
+    storage_class: Annotated[str, Field(pattern=r"^[A-Z0-9_]+$")] | None = Field(
+        None, description="of every object, such as STANDARD_IA"
+    )
+    kms_key: Text | None = Field(None, description="id, alias or ARN of the KMS key that encrypts the objects")
+    headers: dict[str, Text] = Field(
+        default_factory=dict, description="more HTTP headers, such as {x-amz-acl: bucket-owner-full-control}"
+    )
     protect: list[str] = Field(
         default_factory=list, description="prefixes that nothing may be written at, above or below"
     )
@@ -34,16 +62,36 @@ class Publish(Section):
             raise ValueError(f"{prefix!r} is no prefix: write it as folder/ or folder/folder/")
         return prefix if not prefix or prefix.endswith("/") else prefix + "/"
 
+    @field_validator("storage_class")
+    @classmethod
+    def _readable(cls, storage_class: str | None) -> str | None:
+        if storage_class in ARCHIVES:
+            raise ValueError(f"what is in {storage_class} can't be read back to verify it or to go on; choose another")
+        return storage_class
+
+    @field_validator("headers")
+    @classmethod
+    def _harmless(cls, headers: dict[str, str]) -> dict[str, str]:
+        lower = {name.lower(): value for name, value in headers.items()}
+        for name, value in lower.items():
+            if not HEADER.fullmatch(name) or not value.isprintable():
+                raise ValueError(f"{name!r} is no header")
+            if OWN_HEADERS.fullmatch(name):
+                raise ValueError(
+                    f"{name!r} is set by publishing itself, by a key of its own, or is a secret, which comes from the "
+                    f"environment only"
+                )
+        return lower
+
     @model_validator(mode="after")
     def _safe(self) -> "Publish":
         if self.store != "none" and self.bucket is None:
             raise ValueError("`bucket` is missing")
         if self.store != "none":
             for protected in self.protect:
-                wall = protected.strip("/") + "/"
-                if not wall.strip("/"):
+                if not protected.strip("/"):
                     raise ValueError("`protect` holds an empty prefix: it would protect the whole bucket")
-                if self.prefix.startswith(wall) or (self.prefix and wall.startswith(self.prefix)):
+                if self.prefix and meets(self.prefix, protected):
                     raise ValueError(f"prefix {self.prefix!r} meets the protected prefix {protected!r}; choose another")
         return self
 

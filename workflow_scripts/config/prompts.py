@@ -1,12 +1,15 @@
 """`prompts` and `chunks`: from the sources' shards to the manifest, and how it is cut."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from workflow_scripts.config.fields import Count, HomePath, Name, Section, Seed
+from workflow_scripts.config.fields import Count, HomePath, Name, Section, Seed, Text
 from workflow_scripts.config.sources import Reading, or_names
+
+MOST_CHUNKS = 100_000
 
 
 class Dedupe(Section):
@@ -24,11 +27,19 @@ class Decontaminate(Section):
     files: list[HomePath] = Field(
         default_factory=list, description="benchmarks: files, folders or globs; .jsonl, .json, .parquet, .csv, .txt"
     )
-    columns: list[str] = Field(default_factory=list, description="the columns to look for; none: all text of a row")
+    columns: list[Text] = Field(default_factory=list, description="the columns to look for; none: all text of a row")
     ngram: Annotated[int, Field(ge=5, le=50, strict=True)] = Field(13, description="words that must stand together")
     threshold: float = Field(
-        0, ge=0, le=1, description="share of a row's n-grams that a prompt must hold; 0: one is enough"
+        0, ge=0, le=1, strict=True, description="share of a row's n-grams that a prompt must hold; 0: one is enough"
     )
+
+    @field_validator("files")
+    @classmethod
+    def _local(cls, entries: list[str]) -> list[str]:
+        for entry in entries:
+            if re.match(r"[a-z0-9]+:/", entry):  # Path has made one slash of two
+                raise ValueError(f"{entry!r} is no path; benchmarks are files here: download it")
+        return entries
 
     @model_validator(mode="after")
     def _of_something(self) -> "Decontaminate":
@@ -104,11 +115,11 @@ class Prompts(Section):
 class Chunks(Section):
     """How the manifest is cut: by mean size, or into a given number of chunks."""
 
-    size: Count | None = Field(None, description="prompts in a chunk, on average (default 500)")
-    count: Annotated[int, Field(ge=1, le=100_000, strict=True)] | None = Field(None, description="number of chunks")
+    size: Count = Field(500, description="prompts in a chunk, on average")
+    count: Annotated[int, Field(ge=1, le=MOST_CHUNKS, strict=True)] | None = Field(None, description="number of chunks")
 
     @model_validator(mode="after")
     def _one_of(self) -> "Chunks":
-        if self.size is not None and self.count is not None:
+        if "size" in self.model_fields_set and self.count is not None:
             raise ValueError("give `size` or `count`, not both")
         return self

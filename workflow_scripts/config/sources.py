@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from workflow_scripts.config.fields import Count, HomePath, Name, Scalar, Section, Text
 from workflow_scripts.config.mistakes import DATASET
@@ -32,6 +32,21 @@ class Columns(Section):
     tools: Text | None = Field(None, description="the tools, a list or a JSON string")
     id: Text | None = Field(None, description="the row's own id")
 
+    @model_validator(mode="after")
+    def _different(self) -> "Columns":
+        key_of: dict[str, str] = {}
+        for key, column in self:
+            if column is not None and (other := key_of.setdefault(column, key)) != key:
+                raise ValueError(f"`{other}` and `{key}` are both the column {column!r}; leave one out")
+        return self
+
+
+def _plainest(value: Any) -> Any:
+    """One way to write what means the same, so that it is the same run: 1.0 is 1, and a list of one is that one."""
+    if isinstance(value, list):
+        return _plainest(value[0]) if len(value) == 1 else [_plainest(one) for one in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
 
 class Reading(Section):
     """Where a dataset's rows are, and how they are read: from local files, or from a repository of the hub."""
@@ -42,7 +57,7 @@ class Reading(Section):
     )
     dataset: Annotated[str, Field(pattern=DATASET)] | None = Field(None, description="the hub's owner/name")
     config: Text | None = Field(None, description="the dataset's config, quoted")
-    split: Text | Annotated[list[Text], Field(min_length=1)] | None = Field(
+    split: Annotated[Text | Annotated[list[Text], Field(min_length=1)] | None, AfterValidator(_plainest)] = Field(
         None, description="a split or a list of splits; null: `train`, or the only one"
     )
     revision: Text | None = Field(
@@ -51,8 +66,8 @@ class Reading(Section):
     files: list[Text] = Field(default_factory=list, description="files of the repository, as globs, instead of a split")
     shape: Shape | Literal["auto"] = Field("auto", description="how a row holds its conversation; auto: recognized")
     columns: Columns = Field(default_factory=Columns)
-    where: dict[Text, Scalar | Annotated[list[Scalar], Field(min_length=1)]] = Field(
-        default_factory=dict, description="only rows whose column has this value, or one of these"
+    where: dict[Text, Annotated[Scalar | Annotated[list[Scalar], Field(min_length=1)], AfterValidator(_plainest)]] = (
+        Field(default_factory=dict, description="only rows whose column has this value, or one of these")
     )
     sample: Count | None = Field(None, description="an even sample of so many rows, of a source too big to keep")
     max_row_bytes: Count = Field(16 << 20, description="longer rows are rejected, and never held in memory")

@@ -1,4 +1,4 @@
-"""Where a prompt stands: in a chunk by the seed, in the chunk beside those that begin alike, the longest first."""
+"""Where a prompt stands: in some chunk by the seed's chance, there beside those that begin alike, the longest first."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from workflow_scripts.prompts.mix import spread
 from workflow_scripts.sources.prompt_ids import Turns, prompt_side
 
 BEGINNING = 512  # characters; to compute again what is shorter costs less than answering out of order
-AT_ONCE = 10_000
 
 
 def traits(shard: Path, rows: pl.Series, turns: Turns) -> pl.DataFrame:
@@ -31,15 +30,16 @@ def traits(shard: Path, rows: pl.Series, turns: Turns) -> pl.DataFrame:
     answers: NDArray[np.int64] = np.zeros(size, np.int64)
     start = 0
     with pq.ParquetFile(shard) as file:
-        for batch in file.iter_batches(AT_ONCE, columns=["messages", "tools"]):
-            found = np.flatnonzero(wanted[start : start + len(batch)])
-            texts = batch.take(pa.array(found))
+        for group in range(file.num_row_groups):  # one at a time: their writer bounds their bytes
+            table = file.read_row_group(group, columns=["messages", "tools"])
+            found = np.flatnonzero(wanted[start : start + len(table)])
+            texts = table.take(pa.array(found))
             beginnings = []
             for row, messages, tools in zip(found + start, *(column.to_pylist() for column in texts), strict=True):
                 beginning, answers[row] = _traits(orjson.loads(messages), tools, turns)
                 beginnings.append(beginning)
             prefixes[found + start] = pl.Series(beginnings, dtype=pl.String).hash().to_numpy()
-            start += len(batch)
+            start += len(table)
     return pl.DataFrame({"row": rows, "prefix": prefixes[rows.to_numpy()], "answer": answers[rows.to_numpy()]})
 
 
@@ -63,7 +63,7 @@ def _traits(messages: list[dict[str, Any]], tools: str | None, turns: Turns) -> 
 
 
 def arrange(taken: pl.DataFrame, chunks: int) -> pl.DataFrame:
-    """`taken`, in its seeded order, with `chunk` and `position` (Int32), sorted by them.
+    """`taken`, in whatever order it comes, with `chunk` and `position` (Int32), sorted by them.
 
     The chunks' sizes are even. Inside a chunk those of one `prefix` stand together; the groups are in the order of
     their longest `answer`, the longest first, and so is each group.

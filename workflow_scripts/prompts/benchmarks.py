@@ -1,6 +1,7 @@
 """Benchmark files as rows of text: JSON, Parquet, CSV with a header, plain lines."""
 
 import csv
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,25 @@ FIELD_BYTES = 16 << 20
 def read(path: Path, columns: list[str]) -> Iterator[tuple[int, list[str]]]:
     """Each row's number, from 0, and its texts: those of `columns` (`a.b` is the field b of a), or all there are.
 
-    PlainError if a row can't be read, or no row has any of the columns.
+    PlainError if a row can't be read, and if no row has any of the columns, or a word in them.
     """
-    seen = False
-    found: set[str] = set()
+    words = False
+    found: dict[str, None] = {}
     for number, row in _rows(path):
         wanted = [shapes.held(row, column) for column in columns] if columns else list(row.values())
-        seen = seen or any(value is not None for value in wanted)
-        found.update(row)
-        yield number, [text for value in wanted for text in _texts(value)]
-    if columns and not seen:
-        there = ", ".join(sorted(found)[:30])
+        texts = [text for value in wanted for text in _texts(value)]
+        words = words or any(character.isalnum() for text in texts for character in text)
+        found |= dict.fromkeys(row)
+        yield number, texts
+    if words:
+        return
+    if not found:
+        raise PlainError(f"prompts.decontaminate: {path} holds no rows")
+    there = ", ".join(list(found)[:30])
+    known = [column for column in columns if column in found or column.partition(".")[0] in found]
+    if columns and not known:
         raise PlainError(f"prompts.decontaminate: {path} has no column {' or '.join(columns)}; it has {there}")
+    raise PlainError(f"prompts.decontaminate: {path} holds no text in {', '.join(known) or there}")
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -37,7 +45,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     yield from ((number, {"text": line}) for number, line in enumerate(file))
                     return
                 csv.field_size_limit(FIELD_BYTES)
-                yield from enumerate(csv.DictReader(file))
+                yield from _table(path, csv.reader(file))
         except (UnicodeDecodeError, csv.Error) as error:
             raise PlainError(f"prompts.decontaminate: {path} can't be read: {error}") from error
         return
@@ -45,6 +53,21 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if not isinstance(row, dict):
             raise PlainError(f"prompts.decontaminate: {path}: row {number} can't be read ({row.kind}: {row.detail})")
         yield number, row
+
+
+def _table(path: Path, lines: Iterator[list[str]]) -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows of a CSV file by its header; empty lines are none."""
+    filled = (line for line in lines if line)
+    header = next(filled, [])
+    if doubled := [name for name, count in Counter(header).items() if count > 1]:
+        raise PlainError(f"prompts.decontaminate: {path} names the column {doubled[0]!r} twice; name each once")
+    for number, line in enumerate(filled):
+        if any(line[len(header) :]):
+            raise PlainError(
+                f"prompts.decontaminate: {path}: row {number} has more fields than the header; a text with a comma in "
+                f"it must stand in quotes"
+            )
+        yield number, dict(zip(header, line, strict=False))
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -11,10 +11,12 @@ Each word that a benchmark has gets a number, every other word is 0 and can be i
 numbers finds what may match, and the numbers themselves decide: nothing depends on Python's hashes, or on luck.
 """
 
+import math
 import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -22,17 +24,17 @@ import numpy.typing as npt
 import orjson
 import polars as pl
 
-from workflow_scripts.errors import PlainError
 from workflow_scripts.identity import ContentHashes
 from workflow_scripts.jobs import say
 from workflow_scripts.prompts import benchmarks, inputs
-from workflow_scripts.prompts.filters import Hit
+from workflow_scripts.prompts.filters import Hit, stretches
 from workflow_scripts.run import Run
 from workflow_scripts.sources.prompt_ids import Turns, asked
 
 SHORTEST = 5
 SHOWN_WORDS = 40
-ROWS_AT_ONCE = 2000
+PROMPTS_AT_ONCE = 2000
+CHARACTERS_AT_ONCE = 8 << 20  # each word takes some 60 bytes meanwhile
 FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that multiplying by it loses nothing modulo 2^64
 
 _SPACELESS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
@@ -91,6 +93,14 @@ class _Grams(NamedTuple):
         return cls(n, hashes[order], starts[order], shift, beginnings)
 
 
+class _Match(NamedTuple):
+    """Where a candidate's n-gram stands among its words, and where it may stand among the benchmark's."""
+
+    at: int
+    n: int
+    starts: Numbers
+
+
 class Decontaminate:
     """Drops prompts that share an n-gram with a benchmark row; see above."""
 
@@ -99,9 +109,8 @@ class Decontaminate:
     def __init__(
         self, rows: Iterable[BenchmarkRow], n: int = 13, threshold: float = 0.0, turns: Turns = "first"
     ) -> None:
-        self._threshold = threshold
-        self._turns = turns
-        self._n = n
+        self._counting = threshold > 0
+        self._turns: Turns = turns
         self._numbers: dict[str, int] = {}
         self._words = [""]
         self._places: list[str] = []
@@ -129,7 +138,7 @@ class Decontaminate:
         self._text: Numbers = np.array([number for text in texts for number in text], np.int64)
         self._owner: Numbers = np.array(owners, np.int64)
         self._grams = [self._sorted(size, spans) for size, spans in sorted(starts.items(), reverse=True)]
-        self._distinct = self._distinct_grams() if threshold > 0 else {}
+        self._needed = self._needed_grams(threshold)
 
     def _numbered(self, text: str) -> list[int]:
         found = []
@@ -145,27 +154,34 @@ class Decontaminate:
         starts: Numbers = np.concatenate([np.arange(span.start, span.stop, dtype=np.int64) for span in spans])
         return _Grams.of(n, rolling(self._text, n)[starts], starts)
 
-    def _distinct_grams(self) -> dict[int, int]:
-        """For each row, how many different n-grams it has."""
-        found: dict[int, int] = {}
+    def _needed_grams(self, threshold: float) -> Numbers:
+        """For each row, how many of its different n-grams make a hit."""
+        needed: Numbers = np.ones(len(self._places), np.int64)
+        if not self._counting:
+            return needed
+        share = Fraction(str(threshold))  # as it was written: 0.55 of 100 is 55
         for grams in self._grams:
-            owners = self._owner[grams.starts]
-            pairs = np.unique(np.stack([owners.astype(np.uint64), grams.hashes]), axis=1)
+            pairs = np.unique(np.stack([self._owner[grams.starts].astype(np.uint64), grams.hashes]), axis=1)
             rows, counts = np.unique(pairs[0], return_counts=True)
-            found |= dict(zip(rows.astype(int).tolist(), counts.tolist(), strict=True))
-        return found
+            for row, count in zip(rows.astype(int).tolist(), counts.tolist(), strict=True):
+                needed[row] = math.ceil(share * count)
+        return needed
 
     def check(self, candidates: pl.DataFrame) -> dict[int, Hit]:
         """The candidates that hold a benchmark's text; `repeats` is FILE:ROW, `detail` the text that both have."""
         hits: dict[int, Hit] = {}
         messages = candidates["messages"]
-        for start in range(0, len(messages), ROWS_AT_ONCE):
-            self._check(messages[start : start + ROWS_AT_ONCE].to_list(), start, hits)
+        for stretch in stretches(messages.str.len_bytes().to_list(), PROMPTS_AT_ONCE, CHARACTERS_AT_ONCE):
+            text, ends = self._read(messages[stretch.start : stretch.stop].to_list(), stretch.start, hits)
+            for candidate, matches in self._find(text, ends).items():
+                if stretch.start + candidate not in hits and (hit := self._decide(text, matches)) is not None:
+                    hits[stretch.start + candidate] = hit
         return hits
 
-    def _check(self, conversations: list[str], first: int, hits: dict[int, Hit]) -> None:
+    def _read(self, conversations: list[str], first: int, hits: dict[int, Hit]) -> tuple[Numbers, list[int]]:
+        """The words of candidates as numbers, and where each candidate ends; messages that are a hit go to `hits`."""
         numbers: list[int] = []
-        ends: list[int] = []  # of each candidate, in `numbers`
+        ends: list[int] = []
         get = self._numbers.get
         for at, conversation in enumerate(conversations, first):
             for message in asked(orjson.loads(conversation), self._turns):
@@ -175,9 +191,12 @@ class Decontaminate:
                 numbers += numbered
                 numbers.append(0)  # no n-gram reaches over a message's end
             ends.append(len(numbers))
-        text: Numbers = np.array(numbers, np.int64)
+        return np.array(numbers, np.int64), ends
+
+    def _find(self, text: Numbers, ends: list[int]) -> dict[int, list[_Match]]:
+        """The n-grams that candidates seem to share with rows, by their hashes."""
         zeros: Numbers = np.concatenate([[0], np.cumsum(text == 0)])
-        found: dict[int, dict[int, list[tuple[int, int, int]]]] = defaultdict(lambda: defaultdict(list))
+        found: dict[int, list[_Match]] = defaultdict(list)
         for grams in self._grams:
             known = np.nonzero(zeros[grams.n :] == zeros[: -grams.n])[0] if len(text) >= grams.n else text[:0]
             if not len(known):
@@ -190,19 +209,37 @@ class Decontaminate:
             for index in np.nonzero(high > low)[0].tolist():
                 at = int(known[index])
                 candidate = int(np.searchsorted(ends, at, "right"))
-                if first + candidate in hits or (self._threshold == 0 and candidate in found):
-                    continue
-                for start in grams.starts[low[index] : high[index]].tolist():
-                    if np.array_equal(self._text[start : start + grams.n], text[at : at + grams.n]):
-                        found[candidate][int(self._owner[start])].append((at, start, grams.n))
-                        if self._threshold == 0:
-                            break
-        for candidate, by_row in found.items():
-            for row, matches in by_row.items():
-                different = len({tuple(text[at : at + n].tolist()) for at, _, n in matches})
-                if self._threshold == 0 or different >= self._threshold * self._distinct[row]:
-                    hits[first + candidate] = Hit(self._places[row], self._overlap(text, *matches[0]))
-                    break
+                found[candidate].append(_Match(at, grams.n, grams.starts[low[index] : high[index]]))
+        return found
+
+    def _decide(self, text: Numbers, matches: list[_Match]) -> Hit | None:
+        """Whether a candidate with these matches is a hit: of the first row in question, by the first match with it."""
+        row = self._enough(text, matches) if self._counting else None
+        if self._counting and row is None:
+            return None
+        for match in matches:
+            starts = self._equal(text, match)
+            if row is not None:
+                starts = starts[self._owner[starts] == row]
+            if len(starts):
+                return Hit(self._places[self._owner[starts[0]]], self._overlap(text, match.at, int(starts[0]), match.n))
+        return None
+
+    def _enough(self, text: Numbers, matches: list[_Match]) -> int | None:
+        """The first row of which the candidate holds as many different n-grams as make a hit."""
+        held: Numbers = np.zeros(len(self._places), np.int64)
+        different = {text[match.at : match.at + match.n].tobytes(): match for match in matches}
+        for match in different.values():
+            held[np.unique(self._owner[self._equal(text, match)])] += 1
+        enough = np.flatnonzero(held >= self._needed)
+        return int(enough[0]) if len(enough) else None
+
+    def _equal(self, text: Numbers, match: _Match) -> Numbers:
+        """Where a match's words really stand, in the order of the rows."""
+        same = np.ones(len(match.starts), np.bool_)
+        for offset in range(match.n):
+            same &= self._text[match.starts + offset] == text[match.at + offset]
+        return match.starts[same]
 
     def _overlap(self, text: Numbers, at: int, start: int, n: int) -> str:
         """The words that stand in both, from the first n that match for as long as they agree."""
@@ -234,13 +271,10 @@ def open_decontaminate(run: Run, recorded: list[inputs.Input]) -> Decontaminate:
     rows: list[BenchmarkRow] = []
     for entry, was in zip(settings.files, recorded, strict=True):
         for file in inputs.checked_files("decontaminate", entry, was, inputs.benchmark_files, hashes):
-            before = len(rows)
             rows += [
                 BenchmarkRow(f"{file.path}:{number}", texts)
                 for number, texts in benchmarks.read(file.path, settings.columns)
             ]
-            if len(rows) == before:
-                raise PlainError(f"prompts.decontaminate: {file.path} holds no rows")
     hashes.save()
     found = Decontaminate(rows, settings.ngram, settings.threshold, run.config.prompts.turns)
     say(f"decontaminating against {found.rows:,} benchmark rows, by {settings.ngram}-grams of words")

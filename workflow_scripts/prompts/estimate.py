@@ -1,7 +1,7 @@
 """What a run will take, told before it begins: tokens by source, hours of servers, disk and store. A forecast only.
 
 The lengths of answers are those that earlier runs of the same model in the results folder had, by source. Where a
-source has none, every answer is taken to be as long as it may: `max_tokens`.
+source has none, every answer is taken to be as long as it may: `max_tokens`. So is one that was cut at a lower limit.
 """
 
 import argparse
@@ -28,7 +28,7 @@ STORED_BYTES_PER_TOKEN = 4  # of an answer: in its compressed chunk and its trai
 
 
 @dataclass
-class Earlier:
+class Measured:
     """What earlier runs had: answers and their tokens by source, and the newest measured rate with its run."""
 
     runs: list[str] = field(default_factory=list)
@@ -43,9 +43,9 @@ class Earlier:
         return self.tokens[source] / count if count else None
 
 
-def look_back(run: Run) -> Earlier:
+def look_back(run: Run) -> Measured:
     """What the newest runs of the same model and thinking had. Those that can't be read are passed over."""
-    found = Earlier()
+    found = Measured()
     for other in _siblings(run):
         try:
             if not _fits(run, other):
@@ -88,12 +88,14 @@ def _fits(run: Run, other: Run) -> bool:
 
 
 def _lengths(other: Run, chunks: list[str], most: int) -> tuple[Counter[str], Counter[str]]:
-    """Answers by source, and their tokens, each turn's `most` at most."""
+    """Answers by source, and their tokens, each turn's `most` at most; nobody knows where one cut there would end."""
+    limit = other.config.sampling.max_tokens
     answers, tokens = Counter[str](), Counter[str]()
     for chunk in chunks:
         for row in files.read_jsonl_zst(other.completions(chunk)):
             answers[row["source"]] += 1
-            tokens[row["source"]] += sum(min(turn["usage"]["completion_tokens"], most) for turn in row["turns"])
+            lengths = (turn["usage"]["completion_tokens"] for turn in row["turns"])
+            tokens[row["source"]] += sum(most if length >= limit else min(length, most) for length in lengths)
     return answers, tokens
 
 
@@ -164,6 +166,7 @@ def estimate(run: Run) -> dict[str, Any]:
         "samples": config.sampling.n,
         "sources": sources,
         "prompt_tokens": sum(row["prompt_tokens"] for row in sources),
+        "prompt_tokens_counted": counted,
         "output_tokens": output,
         **_time(earlier, output),
         "disk_bytes": answers * BYTES_PER_ANSWER + output * BYTES_PER_TOKEN,
@@ -173,7 +176,7 @@ def estimate(run: Run) -> dict[str, Any]:
     }
 
 
-def _time(earlier: Earlier, output: int) -> dict[str, Any]:
+def _time(earlier: Measured, output: int) -> dict[str, Any]:
     """Hours at the newest measured rate, and of GPUs where that run's config says how many it had; else null."""
     if not earlier.rate or earlier.rate_of is None:
         return {"tokens_per_second": None, "measured_in": None, "hours": None, "gpu_hours": None}
@@ -189,7 +192,7 @@ def _time(earlier: Earlier, output: int) -> dict[str, Any]:
     }
 
 
-def _assumptions(run: Run, sources: list[dict[str, Any]], earlier: Earlier, counted: bool) -> list[str]:
+def _assumptions(run: Run, sources: list[dict[str, Any]], earlier: Measured, counted: bool) -> list[str]:
     """What the numbers rest on, a line each."""
     lines = []
     unknown = [row["source"] for row in sources if not row["answers_looked_at"]]

@@ -5,7 +5,7 @@ Rows of other files are normalized as a source's are, by their recognized shape.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from workflow_scripts.jobs import say
 from workflow_scripts.prompts import inputs
 from workflow_scripts.prompts.filters import Hit
 from workflow_scripts.run import Run
-from workflow_scripts.sources import prompt_ids, recognition, shapes
+from workflow_scripts.sources import prompt_ids, recognition, rejects, shapes
 from workflow_scripts.sources.conversion import Conversion
 from workflow_scripts.sources.readers import (
     BATCH_ROWS,
@@ -33,8 +33,10 @@ from workflow_scripts.sources.readers import (
     read_rows,
     read_source,
 )
+from workflow_scripts.sources.tally import Tally
 
 FIRST_ID = re.compile("[0-9a-f]{64}")
+MAX_UNREAD = 0.2  # as a source's max_rejects: a larger share of rows that are no prompts is a mistake
 SCHEMA = {"first_id": pl.String, "dedupe_key": pl.String, "row": pl.Int64}
 
 
@@ -92,24 +94,23 @@ def open_exclude(run: Run, recorded: list[inputs.Input]) -> Exclude:
 
 def read_earlier(path: Path, name: str) -> pl.DataFrame:
     """The prompts of one file: first_id, dedupe_key (null where the bytes don't tell), row. PlainError without any."""
-    if ending(path) in PARQUET and "first_id" in (columns := column_names(path)):
-        wanted: list[str] = [column for column in ("first_id", "dedupe_key") if column in columns]
-        try:
-            frame = pl.read_parquet(path, columns=wanted, glob=False)
-        except (OSError, pl.exceptions.PolarsError) as error:
-            raise PlainError(f"prompts.exclude: {name} is damaged ({error})") from error
-        if "dedupe_key" not in wanted:
-            frame = frame.with_columns(dedupe_key=pl.lit(None, pl.String))
-        rows = pl.int_range(pl.len(), dtype=pl.Int64)
-        return frame.select("first_id", "dedupe_key", row=rows).cast(SCHEMA)  # type: ignore[arg-type]
-    if next(read_rows(path), None) is None:
-        return pl.DataFrame(schema=SCHEMA)  # a chunk may hold no prompts
-    first = next((row for _, row in read_rows(path) if isinstance(row, dict)), None)
-    found = _own_rows(path) if first is not None and _is_own(first) else _normalized(path, name)
-    frame = pl.DataFrame(list(found), SCHEMA, orient="row")
-    if frame.is_empty():
+    frame = reader(path, name)()
+    if frame.is_empty() and next(read_rows(path), None) is not None:  # a chunk may hold no prompts
         raise PlainError(f"prompts.exclude: {name} holds no prompts")
     return frame
+
+
+def reader(path: Path, name: str) -> Callable[[], pl.DataFrame]:
+    """How the prompts of a file are read, by its first rows. PlainError if these are no prompts."""
+    first = next((row for _, row in read_rows(path) if isinstance(row, dict)), None)
+    if first is not None and _is_own(first):
+        if ending(path) in PARQUET:
+            return lambda: _own_columns(path, name)
+        return lambda: pl.DataFrame(list(_own_rows(path, name)), SCHEMA, orient="row")
+    if next(read_rows(path), None) is None:
+        return lambda: pl.DataFrame(schema=SCHEMA)
+    found = _recognized(path, name)
+    return lambda: pl.DataFrame(list(_normalized(path, name, found)), SCHEMA, orient="row")
 
 
 def _is_own(row: Row) -> bool:
@@ -117,11 +118,35 @@ def _is_own(row: Row) -> bool:
     return isinstance(first_id, str) and FIRST_ID.fullmatch(first_id) is not None
 
 
-def _own_rows(path: Path) -> Iterator[Earlier]:
+def _own_columns(path: Path, name: str) -> pl.DataFrame:
+    wanted: list[str] = [column for column in ("first_id", "dedupe_key") if column in column_names(path)]
+    try:
+        frame = pl.read_parquet(path, columns=wanted, glob=False)
+        if "dedupe_key" not in wanted:
+            frame = frame.with_columns(dedupe_key=pl.lit(None, pl.String))
+        rows = pl.int_range(pl.len(), dtype=pl.Int64)
+        frame = frame.select("first_id", "dedupe_key", row=rows).cast(SCHEMA)  # type: ignore[arg-type]
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise PlainError(f"prompts.exclude: {name} is damaged ({error})") from error
+    others = frame.filter(~pl.col("first_id").str.contains(f"^{FIRST_ID.pattern}$").fill_null(value=False))
+    if len(others):
+        raise _no_id(name, others["row"][0])
+    return frame
+
+
+def _own_rows(path: Path, name: str) -> Iterator[Earlier]:
     for number, row in read_rows(path):
-        if not isinstance(row, dict) or not _is_own(row):
-            raise PlainError(f"prompts.exclude: {path}: row {number} names no first_id, as the rows above it do")
+        if not isinstance(row, dict):
+            raise PlainError(
+                f"prompts.exclude: {name}: row {number} can't be read ({rejects.reason(row.kind, row.detail)})"
+            )
+        if not _is_own(row):
+            raise _no_id(name, number)
         yield Earlier(row["first_id"], _dedupe_key(row), number)
+
+
+def _no_id(name: str, number: int) -> PlainError:
+    return PlainError(f"prompts.exclude: {name}: row {number} names no first_id, as the rows above it do")
 
 
 def _dedupe_key(row: Row) -> str | None:
@@ -132,30 +157,50 @@ def _dedupe_key(row: Row) -> str | None:
         return None
 
 
-def _normalized(path: Path, name: str) -> Iterator[Earlier]:
-    """The prompts of a file of any recognized shape, as a source would give them."""
-    named = [NamedFile(path, path.name)]
-    head = (row.row for row in read_source(named) if isinstance(row.row, dict))
+def _recognized(path: Path, name: str) -> recognition.Recognized:
+    """The shape of a file's rows. PlainError if there is none."""
+    head = islice(read_rows(path), recognition.ROWS)
+    rows = [row for _, row in head]
     try:
-        found = recognition.recognize(islice(head, recognition.ROWS), Columns())
+        return recognition.recognize((row for row in rows if isinstance(row, dict)), Columns())
     except recognition.Unrecognized as error:
+        bad = next((row for row in rows if not isinstance(row, dict)), None)
+        if not error.rows and bad is not None:
+            raise PlainError(
+                f"prompts.exclude: {name}: no row can be read (the first: {rejects.reason(bad.kind, bad.detail)})"
+            ) from error
+        if any("prompt_id" in row and "reason" in row for row in rows if isinstance(row, dict)):
+            raise PlainError(
+                f"prompts.exclude: {name} tells of prompts that a run did not take (dropped or failed), without their "
+                f"text; name the run's manifest.parquet"
+            ) from error
         lines = "\n".join(f"  {line[:200]}" for line in error.found[:30]) or "  nothing"
         raise PlainError(
             f"prompts.exclude: {name}: neither first_id nor a conversation was found (`conversations`, `messages`, "
             f"`prompt`). Its columns hold\n{lines}"
         ) from error
+
+
+def _normalized(path: Path, name: str, found: recognition.Recognized) -> Iterator[Earlier]:
+    """The prompts of a file of any recognized shape, as a source would give them."""
     names = found.names()
     conversion = Conversion(found.shape, names, {}, set(), None)
-    rows: Iterator[SourceRow] = iter(shapes.gather(found.shape, names, read_source(named)))
-    taken = rejected = 0
+    rows: Iterator[SourceRow] = iter(shapes.gather(found.shape, names, read_source([NamedFile(path, path.name)])))
+    tally, example = Tally(), ""
     while held := list(islice(rows, BATCH_ROWS)):
         made = conversion.convert(held)
-        rejected += len(made.rejects)
-        taken += len(made.prompts)
+        tally.add(made.tally)
+        for kind, reject in made.rejects:
+            if not example and kind not in rejects.EXPECTED:
+                example = f"row {reject['row']}: {reject['reason']}"
         columns = (made.prompts[name].to_pylist() for name in ("first_id", "dedupe_key", "source_row"))
         yield from map(Earlier, *columns)
-    if rejected:
-        say(f"prompts.exclude: {name}: {rejected:,} rows are no prompts, and exclude nothing; {taken:,} are")
+    if not tally.unexpected:
+        return
+    line = f"prompts.exclude: {name}: {tally.unexpected:,} rows are no prompts, and exclude nothing ({example})"
+    if tally.unexpected > MAX_UNREAD * tally.judged:
+        raise PlainError(f"{line}; only {tally.prompts:,} are, read by {found.why}. Name a file of prompts only")
+    say(f"{line}; {tally.prompts:,} are")
 
 
 def recorded_inputs(run: Run) -> dict[str, Any]:

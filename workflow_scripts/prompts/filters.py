@@ -1,9 +1,11 @@
 """What a filter of prompts is: it looks at candidates of one shard, a batch at a time, before any of them is drawn."""
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import polars as pl
 
+from workflow_scripts.jobs import say
 from workflow_scripts.run import Run
 
 
@@ -24,6 +26,18 @@ class Filter(Protocol):
 
         What is dropped depends on the candidate alone, never on the others in the batch.
         """
+
+
+def stretches(lengths: Sequence[int], most: int, characters: int) -> Iterator[range]:
+    """Candidates of these lengths, cut into stretches of `most`, and so many `characters`, or one candidate."""
+    start = held = 0
+    for at, length in enumerate(lengths):
+        if at > start and (at - start == most or held + length > characters):
+            yield range(start, at)
+            start, held = at, 0
+        held += length
+    if start < len(lengths):
+        yield range(start, len(lengths))
 
 
 def filters_of(run: Run) -> list[Filter]:
@@ -50,4 +64,13 @@ def tokens(filters: list[Filter], prompts: pl.DataFrame) -> list[int | None]:
     from workflow_scripts.prompts.lengths import Lengths
 
     counting = next((each for each in filters if isinstance(each, Lengths)), None)
-    return [None] * len(prompts) if counting is None else counting.tokens(prompts)
+    if counting is None:
+        return [None] * len(prompts)
+    found = counting.tokens(prompts)
+    if refused := found.count(None):
+        why = f" ({counting.refusal})" if counting.refusal else ""
+        say(
+            f"{refused:,} of {len(found):,} prompts have no count of tokens, and are kept however long they are: the "
+            f"chat template refuses them{why}, and so will the servers"
+        )
+    return found

@@ -11,13 +11,14 @@ is meant, or {"from": "s3://bucket/prefix/", "objects": [{name, key, bytes, etag
 import glob
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workflow_scripts.config import Config
 from workflow_scripts.errors import PlainError
-from workflow_scripts.sources.readers import ending
+from workflow_scripts.sources.readers import below, ending
 
 if TYPE_CHECKING:  # identity.py is what reads this module's plan
     from workflow_scripts.identity import ContentHashes
@@ -28,6 +29,8 @@ S3 = "s3://"
 # Beside prompts and completions: sidecars, failures (no text, no first_id), the chunks' flag.
 NOT_PROMPTS = re.compile(r"(^|/)(\d{5}(\.r\d+)?\.(json|failures\.jsonl\.zst)|split\.json|training\.json)$")
 TEXTS = (".csv", ".txt")
+# What lies beside the data of a dataset that was downloaded as a folder.
+NOT_BENCHMARKS = re.compile(r"(^|/)((readme|license|notice|changelog)[^/]*|dataset_infos?\.json)$", re.IGNORECASE)
 
 
 class LocalFile(NamedTuple):
@@ -76,11 +79,11 @@ def excluded_files(entry: str) -> list[LocalFile]:
     """The files of earlier prompts that `entry` (a file, a folder or a glob of these) names; see `choose`."""
     found: dict[Path, LocalFile] = {}
     for path in _matches(entry):
-        if path.is_symlink() and (path / "run.yaml").exists():
-            if path == Path(entry):
+        if (link := _moving_link(path)) is not None:
+            if Path(entry).is_relative_to(link):
                 raise PlainError(
-                    f"{path} is a link that starts of runs move; name the run's own folder: "
-                    f"{path.with_name(path.resolve().name)}"
+                    f"{link} is a link that starts of runs move; name the run's own folder: "
+                    f"{link.with_name(link.readlink().name)}"
                 )
             continue
         if path.is_file():
@@ -96,6 +99,44 @@ def excluded_files(entry: str) -> list[LocalFile]:
     return sorted(found.values())
 
 
+def _moving_link(path: Path) -> Path | None:
+    """The link results/NAME that a path is or goes through; None if it goes through none."""
+    for link in (path, *path.parents):
+        if link.is_symlink() and re.fullmatch(rf"{re.escape(link.name)}-[0-9a-f]{{8}}", str(link.readlink())):
+            return link
+    return None
+
+
+def check_own_run(entries: Iterable[str], run: Path) -> None:
+    """PlainError if an entry of `exclude` would find the run's own folder once it is there: RUN would then change."""
+    for entry in entries:
+        if not entry.startswith(S3) and _finds(entry, run.resolve()):
+            raise PlainError(
+                f"prompts.exclude: {entry} would find this run too ({run}), and so make each start another run; name "
+                f"the folders of earlier runs one by one"
+            )
+
+
+def _finds(entry: str, run: Path) -> bool:
+    """Whether an entry names a run's folder, one above it, or what is excluded by in it."""
+    if _exists(Path(entry)):
+        return run.is_relative_to(Path(entry).resolve())
+    pattern = Path(os.path.abspath(entry)).parts  # noqa: PTH100
+    inside = ("manifest.parquet", "prompts", "prompts/00000.jsonl.zst", "completions", "completions/00000.jsonl.zst")
+    return any(_names(pattern, path.parts) for path in (run, *run.parents, *(run / name for name in inside)))
+
+
+def _names(pattern: Sequence[str], parts: Sequence[str]) -> bool:
+    """Whether a pattern, as glob reads it, names a path."""
+    if not pattern:
+        return not parts
+    if pattern[0] == "**" and _names(pattern[1:], parts):
+        return True
+    if not parts or not fnmatchcase(parts[0], pattern[0]):
+        return False
+    return _names(pattern if pattern[0] == "**" else pattern[1:], parts[1:])
+
+
 def benchmark_files(entry: str) -> list[LocalFile]:
     """The benchmark files that `entry` (a file, a folder or a glob of these) names."""
     found = []
@@ -105,7 +146,8 @@ def benchmark_files(entry: str) -> list[LocalFile]:
                 raise PlainError(f"{path} can't be read; benchmarks are .jsonl, .json, .parquet, .csv or .txt files")
             found.append(LocalFile(path.name, path))
         else:
-            found += [LocalFile(name, path / name) for name in _below(path) if _is_benchmark(name)]
+            names = (name for name in _below(path) if _is_benchmark(name) and not NOT_BENCHMARKS.search(name))
+            found += [LocalFile(name, path / name) for name in names]
     if not found:
         raise PlainError(f"{entry} holds no .jsonl, .json, .parquet, .csv or .txt file")
     return sorted(found)
@@ -118,20 +160,21 @@ def _is_benchmark(name: str) -> bool:
 def _matches(entry: str) -> list[Path]:
     # A name that holds *, ? or [ is meant as itself. Path.glob would find hidden files too.
     path = Path(entry)
-    found = [path] if path.exists() else [Path(name) for name in glob.glob(entry, recursive=True)]  # noqa: PTH207
+    found = [path] if _exists(path) else [Path(name) for name in glob.glob(entry, recursive=True)]  # noqa: PTH207
     if not found:
         raise PlainError(f"{entry}: no such file or folder, and none matches it as a pattern (from {Path.cwd()})")
     return sorted(found)
 
 
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # longer than a name may be, a NUL in it
+        return False
+
+
 def _below(folder: Path) -> list[str]:
-    """The names of the files below a folder, hidden ones aside."""
-    found = []
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        inside = Path(parent).relative_to(folder)
-        found += [(inside / name).as_posix() for name in names if not name.startswith(".")]
-    return sorted(found)
+    return sorted(file.relative_to(folder).as_posix() for file in below(folder))
 
 
 def choose(names: Iterable[str], where: str) -> list[str]:
@@ -182,7 +225,8 @@ def checked_files(
 ) -> list[LocalFile]:
     """The files of a local input, where the config says. PlainError unless they have the recorded names and bytes.
 
-    The record may be another machine's, where the same files lie elsewhere.
+    The record may be another machine's, where the same files lie elsewhere. Names and bytes are in RUN, so that a start
+    with other ones is another run.
     """
     remedy = "Put the old ones back, or run the same line again: with the new ones it starts a new run"
     try:

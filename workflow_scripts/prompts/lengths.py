@@ -2,10 +2,11 @@
 
 Counted are the messages before the first assistant turn and the tools, rendered by the target's own chat template with
 the opening of the answer, as the server is asked. What the template refuses (a system prompt, two user turns in a row)
-has no count, and is kept: the server's refusal classes it.
+has no count, and is kept: the server's refusal classes it. A template that refuses one plain question is broken.
 """
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -20,7 +21,7 @@ from workflow_scripts.config.generation import THINKING_KWARG
 from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import say
 from workflow_scripts.prompts import tokenizer as tokenizers
-from workflow_scripts.prompts.filters import Hit
+from workflow_scripts.prompts.filters import Hit, stretches
 from workflow_scripts.prompts.inputs import Input
 from workflow_scripts.prompts.rendering import Refused, render
 from workflow_scripts.records import Message
@@ -30,7 +31,9 @@ from workflow_scripts.sources.prompt_ids import Tools, prompt_side
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-AT_ONCE = 512  # prompts that are counted at once, over all cores
+# That are counted at once, over all cores; a character takes about 60 bytes meanwhile.
+PROMPTS_AT_ONCE = 512
+CHARACTERS_AT_ONCE = 4 << 20
 
 
 class Counts:
@@ -69,11 +72,12 @@ class Counts:
 
 
 class Counter:
-    """Counts the tokens of prompts by a tokenizer and its chat template."""
+    """Counts the tokens of prompts by a tokenizer and its chat template. `refusal` is what the template said last."""
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", template_kwargs: dict[str, Any]) -> None:
         self._tokenizer = tokenizer
         self._kwargs = template_kwargs
+        self.refusal: str | None = None
         self._backend = getattr(tokenizer, "backend_tokenizer", None)
         if self._backend is not None:  # a tokenizer.json may say to cut or to pad
             self._backend.no_truncation()
@@ -83,11 +87,21 @@ class Counter:
         """The text that the server makes of a prompt; None if its template refuses it."""
         try:
             return render(self._tokenizer, messages, tools, self._kwargs)
-        except Refused:
+        except Refused as error:
+            self.refusal = tokenizers.one_line(error)
             return None
+
+    def check(self) -> None:
+        """PlainError where the template refuses even one plain question."""
+        if self.render([{"role": "user", "content": "Hello"}], None) is None:
+            raise PlainError(
+                f"the chat template can't write even one question as a prompt ({self.refusal}); mend it, or name "
+                f"another: servers.args.chat-template"
+            )
 
     def count(self, prompts: Iterable[tuple[list[Message], Tools]]) -> list[int | None]:
         """The tokens of each prompt."""
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         texts = [self.render(messages, tools) for messages, tools in prompts]
         lengths = self._lengths([text for text in texts if text is not None])
         return [None if text is None else next(lengths) for text in texts]
@@ -127,6 +141,11 @@ class Lengths:
         """The tokens of prompts that were checked, by their `first_id`; null where the template refused them."""
         return [self._counts.get(first_id) for first_id in prompts["first_id"]]
 
+    @property
+    def refusal(self) -> str | None:
+        """What the template said of the last prompt that it refused in this job; None if it refused none."""
+        return self._counter.refusal
+
     def _too_long(self, tokens: int) -> str | None:
         if self._most is not None and tokens > self._most:
             return f"prompts.max_prompt_tokens is {self._most:,}"
@@ -137,8 +156,9 @@ class Lengths:
     def _count(self, candidates: pl.DataFrame) -> None:
         columns = candidates.select("first_id", "messages", "tools").iter_rows()
         new = [row for row in columns if row[0] not in self._counts]
-        for start in range(0, len(new), AT_ONCE):
-            some = new[start : start + AT_ONCE]
+        lengths = [len(messages) + len(tools or "") for _, messages, tools in new]
+        for stretch in stretches(lengths, PROMPTS_AT_ONCE, CHARACTERS_AT_ONCE):
+            some = new[stretch.start : stretch.stop]
             counted = self._counter.count(
                 (prompt_side(orjson.loads(messages)), None if tools is None else orjson.loads(tools))
                 for _, messages, tools in some
@@ -150,22 +170,24 @@ def open_lengths(run: Run, recorded: Input) -> Lengths | None:
     """The filter of a run, by the tokenizer that lock.json recorded; None where it turns out not to work.
 
     A count is kept in DRAFTMILL_HOME/tokens, by all that decides it: the tokenizer's files, the template and what it is
-    given, the library's version, the prompt.
+    given, the library's version, the prompt. PlainError where prompts must be counted, and can't be.
     """
     config = run.config
-    try:
-        tokenizer, found = tokenizers.load(config, recorded)
-    except PlainError as error:
-        if config.prompts.max_prompt_tokens is not None or config.model.tokenizer is not None:
-            raise
-        say(f"prompts are not counted: {error}")
-        return None
     thinking = config.sampling.thinking
     kwargs = {**config.sampling.template}
     if isinstance(thinking, bool):  # where it varies, prompts are counted as if nothing was said
         kwargs[THINKING_KWARG] = thinking
+    try:
+        tokenizer, found = tokenizers.load(config, recorded)
+        counter = Counter(tokenizer, kwargs)
+        counter.check()
+    except PlainError as error:
+        if tokenizers.needed(config):
+            raise
+        say(f"prompts are not counted: {error}")
+        return None
     content = [entry["sha256"] for entry in found]
     template = tokenizers.template_text(config)
     key = hashlib.sha256(orjson.dumps([version("transformers"), version("tokenizers"), content, template, kwargs]))
     counts = Counts(files.cache_home() / "tokens" / f"{key.hexdigest()[:16]}.bin")
-    return Lengths(Counter(tokenizer, kwargs), counts, config)
+    return Lengths(counter, counts, config)

@@ -17,6 +17,7 @@ from workflow_scripts.prompts.arrange import arrange, traits
 from workflow_scripts.prompts.candidates import Shards
 from workflow_scripts.prompts.filters import filters_of, tokens
 from workflow_scripts.prompts.mix import DUPLICATE, Drop, Ref, draw
+from workflow_scripts.publishing.restore import restore_mix
 from workflow_scripts.run import Run
 
 DROPPED = pl.Schema(
@@ -38,7 +39,7 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
     that the prompt is in, a stand-in's too, and `row` its row there; `tokens` is null where no tokenizer counts them;
     `split` is "train" or "eval". The dropped, in the order drawn: prompt_id, source, row, reason, repeats, detail;
     `repeats` is the id of the taken prompt that a duplicate repeats, or what a filter names.
-    Raises PlainError with the account as a table if the sources hold fewer prompts than asked.
+    Raises PlainError with the account as a table if the sources hold fewer prompts than asked, or none.
     """
     config = run.config
     filters = filters_of(run)
@@ -60,9 +61,17 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
             f"Ask for less (take, prompts.total), add sources, or set prompts.allow_short: true"
         )
 
+    if not accounted["taken"] and not config.prompts.allow_short:
+        raise PlainError(
+            f"no prompt is left to be taken:\n{table(accounted)}\n"
+            f"See what drops them, or set prompts.allow_short: true for a run of nothing"
+        )
+
     results = [*drawn, *filled]
-    taken = _taken(shards, (ref for result in results for ref in result.refs), near.firsts() if near else {})
-    manifest = arrange(taken.sort("order", "prompt_id"), config.chunk_count()).select(
+    taken = _taken(shards, (ref for result in results for ref in result.refs), near.clusters() if near else [])
+    # By the end of the order's hash, not its beginning: those drawn of a source are the ones that begin lowest.
+    spread = taken.sort(pl.col("order").bin.slice(8), "prompt_id")
+    manifest = arrange(spread, config.chunk_count()).select(
         prompt_id="prompt_id",
         first_id="first_id",
         source="source",
@@ -78,17 +87,21 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
     accounted["split"] = {
         "eval": config.prompts.eval,
         "prompts": {name: counts[name] for name in ("train", "eval")},
-        "note": "by first_id, in clusters of near-duplicates that of the first; smaller shares are part of it",
+        "note": "by first_id, in clusters of near-duplicates the lowest; smaller shares are part of it",
     }
     return manifest, _dropped(shards, (drop for result in results for drop in result.drops)), accounted
 
 
-def _taken(shards: Shards, refs: Iterable[Ref], firsts: dict[Ref, Ref]) -> pl.DataFrame:
+def _taken(shards: Shards, refs: Iterable[Ref], clusters: list[list[Ref]]) -> pl.DataFrame:
     """The taken: prompt_id, first_id, dedupe_key, row, order, source, prefix, answer, and `leader`.
 
-    The split goes by the leader: a first_id.
+    The split goes by the leader, a first_id: the lowest of the prompt's cluster, of which the seed decides who is
+    taken, but not who is in it.
     """
     turns = shards.run.config.prompts.turns
+    leader_of: dict[Ref, str] = {}
+    for cluster in clusters:
+        leader_of |= dict.fromkeys(cluster, min(_id(shards, ref, "first_id") for ref in cluster))
     rows: dict[str, list[int]] = {}
     for ref in refs:
         rows.setdefault(ref.shard, []).append(ref.row)
@@ -97,7 +110,7 @@ def _taken(shards: Shards, refs: Iterable[Ref], firsts: dict[Ref, Ref]) -> pl.Da
     parts = [pl.DataFrame(schema=schema | {"leader": pl.String, "prefix": pl.UInt64, "answer": pl.Int64})]
     for name, found in rows.items():
         part = shards.frames[name][found].select(*own, source=pl.lit(name))
-        leaders = [_id(shards, firsts[ref], "first_id") if (ref := Ref(name, row)) in firsts else None for row in found]
+        leaders = [leader_of.get(Ref(name, row)) for row in found]
         leader = pl.Series("leader", leaders, dtype=pl.String).fill_null(part["first_id"])
         parts.append(
             pl.concat(
@@ -137,11 +150,20 @@ def main() -> None:
     )
     run = Run.holding(parser.parse_args().manifest)
     with timed(run.folder, "prompts"):
+        if restore_mix(run):
+            say("the manifest: fetched from the bucket and verified")
+            return
         manifest, dropped, accounted = build(run)
         files.write_json(run.manifest_json, accounted)
         for path, frame in ((run.dropped, dropped), (run.manifest, manifest)):
             with files.atomic_path(path) as tmp:
                 frame.write_parquet(tmp, compression="zstd", statistics=True)
+        if run.config.publish.store != "none":
+            from workflow_scripts.publishing.publish import settle_mix  # boto3 takes a second
+
+            if settle_mix(run):
+                say("the manifest: taken from the bucket, where another machine's was first")
+                return
         say(table(accounted))
 
 

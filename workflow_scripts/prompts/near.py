@@ -1,9 +1,9 @@
 """Near-duplicates: prompts whose texts are almost the same, found by MinHash LSH and then compared exactly.
 
-Compared are the sets of overlapping runs of five characters of `prompt_text` (sources/prompt_ids.py), so that case,
-spacing and Unicode form don't count, and languages without spaces do. Two prompts are near if the Jaccard similarity of
-these sets (shared runs / all runs) is at least the threshold, for the whole text and also for the text without system
-prompt and tools: a long system prompt in common does not make two questions the same.
+Compared are the sets of overlapping runs of five characters of the messages' text, as `plain` (sources/prompt_ids.py)
+makes it: case, spacing and Unicode form don't count, and languages without spaces do. Two prompts are near if the
+Jaccard similarity of these sets (shared runs / all runs) is at least the threshold, for the whole text and also for the
+text without system prompt and tools: a long system prompt in common does not make two questions the same.
 
 The error. Candidate pairs come from MinHash sketches of 128 values (rensa's R-MinHash), cut into bands of which one
 must match as a whole (LSH: Leskovec, Rajaraman, Ullman, Mining of Massive Datasets, 3.4). The bands are as wide as they
@@ -24,6 +24,7 @@ from workflow_scripts.prompts.minhash import (
     SKETCH,
     BandIndex,
     Hashes,
+    Numbers,
     band_hashes,
     band_width,
     jaccard,
@@ -31,15 +32,19 @@ from workflow_scripts.prompts.minhash import (
     sketches,
 )
 from workflow_scripts.prompts.mix import Ref, Text
-from workflow_scripts.sources.prompt_ids import Turns, asked, prompt_text
+from workflow_scripts.sources.prompt_ids import Turns, asked, plain, plain_tools
+
+KNOWN_BYTES = 64 << 20  # of runs that are kept
 
 
 def text_of(messages: str, tools: str | None, turns: Turns = "first") -> Text:
     """Of a shard's row, JSON as it stands there."""
     side = asked(orjson.loads(messages), turns)
-    system = [message for message in side if message["role"] == "system"]
-    others = [message for message in side if message["role"] != "system"]
-    return Text(prompt_text(others, None), prompt_text(system, orjson.loads(tools) if tools else None))
+    said = [plain(message["content"]) for message in side if message["role"] != "system"]
+    frame = [plain(message["content"]) for message in side if message["role"] == "system"]
+    if tools:
+        frame.append(plain_tools(orjson.loads(tools)))
+    return Text("\n".join(said), "\n".join(frame))
 
 
 class NearDuplicates:
@@ -58,10 +63,16 @@ class NearDuplicates:
         self._frames: list[str] = []
         self._interned: dict[str, str] = {}
         self._sketches = np.empty((1024, SKETCH), np.uint32)
+        self._known: dict[int, Hashes] = {}  # runs of some prompts, and their size
+        self._known_bytes = 0
         self._pack = zstandard.ZstdCompressor(level=1).compress
         self._unpack = zstandard.ZstdDecompressor().decompress
         self._batch: Sequence[Text] = ()
+        self._new = np.empty((0, SKETCH), np.uint32)  # the batch's sketches, and their bands
         self._bands: Hashes = np.empty((0, SKETCH // self._band), np.uint64)
+        self._shared = np.empty(self._bands.shape, bool)  # with another of the batch
+        self._found: dict[int, list[Numbers]] = {}  # who of earlier batches shares a band, by index
+        self._fresh: dict[int, list[int]] = {}  # those of this batch that are placed, by band
         self._placed: list[int] = []  # of the batch, the last so many of all
 
     def begin(self, batch: Sequence[Text]) -> None:
@@ -74,8 +85,8 @@ class NearDuplicates:
         self._bands = band_hashes(self._new, self._band)
         self._found = self._index.sharing(self._bands)
         _, inverse, counts = np.unique(self._bands, return_inverse=True, return_counts=True)
-        self._shared = (counts[inverse] > 1).reshape(self._bands.shape)  # with another of the batch
-        self._fresh: dict[int, list[int]] = {}  # the batch's own by band
+        self._shared = (counts[inverse] > 1).reshape(self._bands.shape)
+        self._fresh = {}
 
     def place(self, index: int, ref: Ref) -> tuple[Ref, float] | None:
         """The first taken prompt that `batch[index]` is near to, and the similarity; None if there is none: it's taken.
@@ -102,13 +113,12 @@ class NearDuplicates:
         self._placed.append(index)
         return near
 
-    def firsts(self) -> dict[Ref, Ref]:
-        """The first of its cluster for each taken prompt that isn't it.
-
-        A cluster hangs together by near pairs, also where the prompt between two taken ones was dropped.
-        """
-        roots = ((number, self._root(number)) for number, taken in enumerate(self._taken) if taken)
-        return {self._refs[number]: self._refs[root] for number, root in roots if root != number}
+    def clusters(self) -> list[list[Ref]]:
+        """All prompts placed, taken or not, that hang together by near pairs; none of those that are near to none."""
+        found: dict[int, list[Ref]] = {}
+        for number, ref in enumerate(self._refs):
+            found.setdefault(self._root(number), []).append(ref)
+        return [cluster for cluster in found.values() if len(cluster) > 1]
 
     def _near(self, index: int, bands: list[int]) -> list[tuple[int, float]]:
         """Earlier prompts that are near, in order: at least the first that is taken, and one of each cluster."""
@@ -135,12 +145,23 @@ class NearDuplicates:
         return near
 
     def _similarity(self, turns: Hashes, frame: str, other: int) -> float:
-        theirs = runs(self._unpack(self._turns[other]).decode())
+        theirs = self._runs_of(other)
         similarity = jaccard(turns, theirs)
         if similarity < self.threshold or frame == self._frames[other]:  # what both have only brings them nearer
             return similarity
         whole = np.union1d(turns, runs(frame)), np.union1d(theirs, runs(self._frames[other]))
         return min(similarity, jaccard(*whole))
+
+    def _runs_of(self, number: int) -> Hashes:
+        """The runs of a prompt placed; in a crowd the same ones are asked for again and again."""
+        found = self._known.get(number)
+        if found is None:
+            found = runs(self._unpack(self._turns[number]).decode())
+            self._known_bytes += found.nbytes
+            if self._known_bytes > KNOWN_BYTES:
+                self._known, self._known_bytes = {}, found.nbytes
+            self._known[number] = found
+        return found
 
     def _root(self, number: int) -> int:
         while self._links[number] != number:

@@ -12,6 +12,7 @@ from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import run_job, say, timed
 from workflow_scripts.prompts import manifest_file
 from workflow_scripts.prompts.candidates import source_shard
+from workflow_scripts.publishing.restore import nothing_left
 from workflow_scripts.records import Message, Prompt
 from workflow_scripts.run import Run
 from workflow_scripts.sources.prompt_ids import Turns, prompt_side
@@ -84,6 +85,10 @@ def main() -> None:
     parser.add_argument("flag", type=Path, help="results/RUN/prompts/split.json, written last: each chunk's sha256")
     flag = parser.parse_args().flag
     run = Run.holding(flag)
+    if nothing_left(run):  # chunks make what they need themselves
+        say("chunks of prompts: not needed, every chunk is in the bucket")
+        files.write_json(flag, {})
+        return
     with timed(run.folder, "prompts"):
         write_chunks(run, run.chunks())
         files.write_json(flag, {chunk: files.sha256_file(run.prompts(chunk)) for chunk in run.chunks()})

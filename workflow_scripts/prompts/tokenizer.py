@@ -1,16 +1,18 @@
 """The target's own tokenizer and chat template, without the model: which files, looked up once, and loaded.
 
 They are transformers' classes, which SGLang uses too; no code of a repository is ever run. lock.json binds them as
-{"from": FOLDER, "files": [{name, bytes, sha256}]} or {"from": HUB_ID, "revision": COMMIT}.
+{"from": FOLDER, "files": [{name, bytes, sha256}]} or {"from": HUB_ID, "revision": COMMIT}; with a template of the
+servers' own, its sha256 as "template".
 """
 
+import hashlib
 import os
 import sys
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workflow_scripts.config import Config
+from workflow_scripts.config.generation import HUB_ID
 from workflow_scripts.errors import PlainError
 from workflow_scripts.identity import ContentHashes
 from workflow_scripts.prompts.inputs import Input
@@ -39,7 +41,15 @@ EMBEDDED = "embedded:"
 def context_length(config: Config) -> int | None:
     """Tokens that a prompt and its answer may have together; None where the config leaves it to the model."""
     context = config.servers.args.get("context-length")
+    if isinstance(context, str) and context.isdecimal():  # "8192", as SGLang takes it too
+        return int(context)
     return context if isinstance(context, int) and not isinstance(context, bool) else None
+
+
+def needed(config: Config) -> bool:
+    """Whether prompts must be counted, so that a tokenizer that can't be had is a mistake."""
+    of_turns = config.prompts.turns == "all" and not config.model.path.startswith(EMBEDDED)
+    return config.prompts.max_prompt_tokens is not None or config.model.tokenizer is not None or of_turns
 
 
 def lock_tokenizer(config: Config) -> Input | None:
@@ -51,15 +61,14 @@ def lock_tokenizer(config: Config) -> Input | None:
     for it.
     """
     named = config.model.tokenizer or config.model.path
-    needed = config.prompts.max_prompt_tokens is not None or config.model.tokenizer is not None
-    needed = needed or (config.prompts.turns == "all" and not named.startswith(EMBEDDED))
-    if named == "none" or not (needed or (context_length(config) is not None and not named.startswith(EMBEDDED))):
+    asked = needed(config)
+    if named == "none" or not (asked or (context_length(config) is not None and not named.startswith(EMBEDDED))):
         return None
     try:
-        template_text(config)
-        return _look_up(config, named)
+        template = template_text(config)
+        return _look_up(config, named) | ({} if template is None else {"template": _sha256(template)})
     except PlainError as error:
-        if needed:
+        if asked:
             raise
         print(f"prompts are not counted: {error}", file=sys.stderr)
         return None
@@ -69,7 +78,7 @@ def _look_up(config: Config, named: str) -> Input:
     from workflow_scripts.serving import model  # its hub client takes a second that a plan doesn't need
 
     key = "path" if config.model.tokenizer is None else "tokenizer"
-    if not model.HUB_ID.fullmatch(named) or Path(named).is_dir():
+    if not HUB_ID.fullmatch(named) or Path(named).is_dir():
         folder = _folder(named, key)
         return {"from": named, "files": _files(folder, ContentHashes())}
     revision = config.model.revision if key == "path" else None
@@ -97,8 +106,9 @@ def _folder(named: str, key: str) -> Path:
 
 
 def _files(folder: Path, hashes: ContentHashes) -> list[dict[str, Any]]:
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    wanted = [name for name in names if any(fnmatch(name, pattern) for pattern in FILES)]
+    wanted = sorted(
+        path.relative_to(folder).as_posix() for pattern in FILES for path in folder.glob(pattern) if path.is_file()
+    )
     if set(wanted) <= {"config.json"}:
         return []
     return [
@@ -139,8 +149,13 @@ def load(config: Config, recorded: Input) -> tuple["PreTrainedTokenizerBase", li
                 f"model.{key}: the tokenizer in {named} has changed since this run began. Put the old one back, or run "
                 f"the same line again: with the new one it starts a new run"
             )
+    template = template_text(config)
+    if template is not None and _sha256(template) != recorded.get("template"):
+        raise PlainError(
+            f"servers.args.chat-template: {config.servers.args['chat-template']} has changed since this run began. Put "
+            f"the old one back, or run the same line again: with the new one it starts a new run"
+        )
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that there is no PyTorch, which is not needed
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     from transformers import AutoTokenizer
 
     try:
@@ -149,10 +164,10 @@ def load(config: Config, recorded: Input) -> tuple["PreTrainedTokenizerBase", li
         )
     except Exception as error:  # whatever a file that is none makes of the library
         raise PlainError(
-            f"model.{key}: the tokenizer of {named} can't be loaded ({_one_line(error)}); name another as "
+            f"model.{key}: the tokenizer of {named} can't be loaded ({one_line(error)}); name another as "
             f"model.tokenizer, or `none`"
         ) from error
-    if (template := template_text(config)) is not None:
+    if template is not None:
         tokenizer.chat_template = template
     if not tokenizer.chat_template:
         raise PlainError(
@@ -172,8 +187,16 @@ def template_text(config: Config) -> str | None:
         raise PlainError(
             f"servers.args.chat-template: {named} is no .jinja file here, so that prompts can't be counted by it"
         )
-    return path.read_text(encoding="utf-8")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise PlainError(f"servers.args.chat-template: {named} is not UTF-8 text ({error.reason})") from error
 
 
-def _one_line(error: Exception) -> str:
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def one_line(error: Exception) -> str:
+    """What an error of others says, short."""
     return " ".join(str(error).split())[:300]

@@ -20,6 +20,10 @@ ATTEMPTS = 10
 
 EMBEDDED_REGION = "us-east-1"
 
+# Headers that describe an object: a store takes them where one begins, and may refuse them elsewhere.
+OF_OBJECTS = ("x-amz-acl", "x-amz-grant-", "x-amz-tagging", "x-amz-object-lock-", "x-amz-website-")
+CREATING = ("PutObject", "CreateMultipartUpload")
+
 
 @dataclass(frozen=True)
 class Access:
@@ -34,16 +38,18 @@ def configured(publish: Publish, attempts: int = ATTEMPTS) -> "S3Client":
     """A client of the configured store. Credentials, and what the config leaves open, come by boto3's chain."""
     session = boto3.session.Session()
 
-    def build(addressing: Literal["auto", "path"]) -> "S3Client":
-        return _create_only(
-            session.client(
-                "s3",
-                region_name=publish.region,
-                endpoint_url=publish.endpoint_url,
-                config=_settings(attempts, addressing),
-            )
+    def build(addressing: Literal["auto", "path", "virtual"]) -> "S3Client":
+        client = session.client(
+            "s3",
+            region_name=publish.region,
+            endpoint_url=publish.endpoint_url,
+            config=_settings(attempts, addressing),
         )
+        _as_configured(client, publish)
+        return _create_only(client)
 
+    if publish.path_style is not None:
+        return build("path" if publish.path_style else "virtual")
     client = build("auto")
     host = urlsplit(client.meta.endpoint_url).hostname or ""
     # Only AWS is sure to serve BUCKET.host; the endpoint may also come from the environment or a profile.
@@ -69,7 +75,31 @@ def embedded(access: Access, attempts: int = ATTEMPTS) -> "S3Client":
     )
 
 
-def _settings(attempts: int, addressing: Literal["auto", "path"], proxies: dict[str, str] | None = None) -> Config:
+def _as_configured(client: "S3Client", publish: Publish) -> None:
+    """Give every object its storage class and KMS key, and every request the configured headers."""
+    described = {
+        "StorageClass": publish.storage_class,
+        "ServerSideEncryption": "aws:kms" if publish.kms_key else None,
+        "SSEKMSKeyId": publish.kms_key,
+    }
+    given = {name: value for name, value in described.items() if value is not None}
+
+    def describe(params: dict[str, Any], **_: Any) -> None:
+        params.update(given)
+
+    def add_headers(params: dict[str, Any], model: Any, **_: Any) -> None:
+        for name, value in publish.headers.items():
+            if model.name in CREATING or not name.startswith(OF_OBJECTS):
+                params["headers"][name] = value
+
+    for operation in CREATING:
+        client.meta.events.register(f"before-parameter-build.s3.{operation}", describe)
+    client.meta.events.register("before-call.s3", add_headers)
+
+
+def _settings(
+    attempts: int, addressing: Literal["auto", "path", "virtual"], proxies: dict[str, str] | None = None
+) -> Config:
     return Config(
         s3={"addressing_style": addressing},
         proxies=proxies,

@@ -6,7 +6,10 @@ import io
 from dataclasses import dataclass
 from pathlib import Path
 
+import orjson
 from awscrt import checksums  # type: ignore[import-untyped]  # comes with botocore[crt]
+
+from workflow_scripts.records import Fingerprint
 
 MIB = 1 << 20
 
@@ -43,3 +46,8 @@ def digest(source: Path | bytes) -> Digest:
         while block := stream.read(MIB):
             digester.add(block)
     return digester.digest()
+
+
+def content_hash(fingerprint: Fingerprint) -> str:
+    """Hex sha256 of a fingerprint's content part: short enough for an object's metadata (2 KB in all)."""
+    return hashlib.sha256(orjson.dumps(fingerprint["content"], option=orjson.OPT_SORT_KEYS)).hexdigest()

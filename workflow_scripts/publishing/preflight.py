@@ -1,7 +1,8 @@
 """Before the first job: the store is there, honours conditional writes, and `PREFIX/RUN/` is ours.
 
 In comes run.yaml; out go `owner.json` in the bucket, `published/listing.json` (what the bucket holds of this run, so
-that chunk jobs know it without a network call) and, where the bucket has it and this folder does not, `lock.json`.
+that jobs know it without a network call) and what another machine published before this one began a chunk: lock.json
+and the manifest, on which everything else rests.
 """
 
 import tempfile
@@ -11,6 +12,8 @@ import orjson
 
 from workflow_scripts import files
 from workflow_scripts.errors import PlainError
+from workflow_scripts.jobs import say
+from workflow_scripts.publishing import s3_errors, uploads
 from workflow_scripts.publishing.store import Store, Taken, open_store
 from workflow_scripts.records import PublishedObject
 from workflow_scripts.run import Run
@@ -34,10 +37,11 @@ def claim(store: Store) -> PublishedObject:
 def preflight(run: Run) -> None:
     """Start the embedded store if that is configured, check the store, claim the prefix, write the listing.
 
-    PlainError if the store can't be used, if the prefix holds what no run of this name wrote, or if lock.json
-    here differs from the published one.
+    Call it under the results folder's lock: what uploads of this folder are found are dead ones, and are aborted.
+    PlainError if the store can't be used, if the prefix holds what no run of this name wrote, or if chunks here rest
+    on another lock.json or manifest than the published one.
     """
-    store = open_store(run, ATTEMPTS)
+    store = open_store(run, ATTEMPTS, patience=0.0)
     listing = store.listing()
     if listing and OWNER not in listing:
         raise PlainError(
@@ -49,10 +53,19 @@ def preflight(run: Run) -> None:
     claimed = claim(store)
     store.check_create_only(owner(run.name), OWNER)
     listing[OWNER] = claimed["bytes"]
+    if run.config.publish.store == "s3":
+        folder = f"{store.prefix}{store.run}/"
+        with s3_errors.plain(store.address(folder)):
+            settled = {store.key(path) for path in listing}
+            if count := uploads.abort_left(store.client, store.bucket, folder, run.uploads, settled):
+                say(f"aborted {count} uploads that an earlier start had left in {store.address(folder)}")
     if LOCK in listing:
         take_lock(run, store)
+    if all(run.relative(path) in listing for path in run.mix):
+        take_mix(run, store)
     paths = {path: {"key": store.key(path), "bytes": listing[path]} for path in sorted(listing)}
-    files.write_json(run.published_listing, {"paths": paths})
+    joins_once = run.config.publish.store == "s3" and store.joins_once(owner(run.name), OWNER)
+    files.write_json(run.published_listing, {"paths": paths, "joins_once": joins_once})
 
 
 def _check_owner(store: Store) -> None:
@@ -69,15 +82,44 @@ def _check_owner(store: Store) -> None:
 
 def take_lock(run: Run, store: Store) -> None:
     """Take the published lock.json: it binds this machine too. PlainError if other work was built on another one."""
-    if not run.lock.exists() or not run.manifest.exists():
-        store.fetch(LOCK, run.lock)
+    if run.lock.exists() and store.holds(LOCK, run.lock):
         return
-    with tempfile.TemporaryDirectory() as folder:
-        published = Path(folder) / LOCK
-        store.fetch(LOCK, published)
-        if published.read_bytes() != run.lock.read_bytes():
-            raise PlainError(
-                f"{run.lock} differs from the published {store.address(store.key(LOCK))}: another machine began this "
-                f"run first, with other versions of its sources. Move {run.folder} away and run the same line again "
-                f"to go on with the published one"
-            )
+    if run.lock.exists() and run.manifest.exists():
+        raise PlainError(
+            f"{run.lock} differs from the published {store.address(store.key(LOCK))}: another machine began this run "
+            f"first, with other versions of its sources. Move {run.folder} away and run the same line again to go on "
+            f"with the published one"
+        )
+    store.fetch(LOCK, run.lock)
+    say(f"{LOCK}: taken from the bucket")
+
+
+def publish_lock(run: Run) -> None:
+    """Publish lock.json, or take the one that another machine published meanwhile."""
+    store = open_store(run, ATTEMPTS, patience=0.0)
+    try:
+        store.create(run.lock, LOCK)
+    except Taken as error:
+        if not error.same_run:
+            raise
+        take_lock(run, store)
+
+
+def take_mix(run: Run, store: Store) -> None:
+    """Where a manifest is here, and another one published, take that. PlainError if a chunk rests on the one here.
+
+    A manifest that is not here is fetched by the manifest's job, for Snakemake would remove it before that.
+    """
+    if not run.manifest.exists() or all(path.exists() and store.holds(run.relative(path), path) for path in run.mix):
+        return
+    if run.begun():
+        raise PlainError(
+            f"{run.manifest} differs from the published {store.address(store.key(run.relative(run.manifest)))}: "
+            f"another machine drew this run's prompts first, and chunks were begun here with others. Move "
+            f"{run.folder} away and run the same line again to go on with the published run"
+        )
+    for path in run.mix:
+        store.fetch(run.relative(path), path)
+    for prompts in run.folder.glob("prompts/*.jsonl.zst"):
+        prompts.unlink()  # chunks make them again, of the new manifest
+    say("the manifest: taken from the bucket, where another machine's was first")

@@ -1,15 +1,15 @@
 """Publishing jobs: finished files in, verified objects in the store and one receipt out.
 
-    start RECEIPT                lock.json and the manifest, before the first chunk
+    start RECEIPT                lock.json, the manifest and what it dropped
     batch RECEIPT                the chunks of one batch; the receipt's file name is its number: 0003.json
     training RECEIPT INDEX       the training shards that results/RUN/training/HASH/training.json lists
-    index RECEIPT RECEIPT...     index.json, of every object in the other receipts; the last of all
+    index RECEIPT RECEIPT...     README.md, the dataset card; then index.json, of every object, the last of all
 
 Whatever is in the store already, byte for byte, is only verified: a job that was cut is simply run again.
 """
 
 import argparse
-import hashlib
+import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -22,24 +22,53 @@ from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import run_job, say, timed
 from workflow_scripts.prompts import manifest_file
 from workflow_scripts.publishing.batches import batch_chunks
+from workflow_scripts.publishing.card import card
+from workflow_scripts.publishing.digests import content_hash
 from workflow_scripts.publishing.preflight import claim
 from workflow_scripts.publishing.store import Store, Taken, open_store
-from workflow_scripts.records import Fingerprint, PublishedObject, Receipt, Sidecar
+from workflow_scripts.records import PublishedObject, Receipt, Sidecar
 from workflow_scripts.reporting.accounting import Audit
 from workflow_scripts.run import Run
 
 THREADS = 8
+OTHER_SECONDS = 60.0  # that a manifest which another machine publishes may take
 
 
 def publish_start(run: Run, store: Store) -> list[PublishedObject]:
-    """Publish what every chunk of the run rests on."""
-    rows = len(manifest_file.read(run, ["prompt_id"]))
-    return [
-        claim(store),
-        store.create(run.lock, run.relative(run.lock)),
-        store.create(run.manifest, run.relative(run.manifest), rows=rows),
-        store.create(run.manifest_json, run.relative(run.manifest_json)),
-    ]
+    """Publish what every chunk of the run rests on; most of it is there by now, and is verified."""
+    return [claim(store), store.create(run.lock, run.relative(run.lock)), *publish_mix(run, store)]
+
+
+def publish_mix(run: Run, store: Store) -> list[PublishedObject]:
+    """Publish the manifest, its account and what it dropped. Taken, by the first of them, if another machine did."""
+    rows = {run.manifest: len(manifest_file.read(run, ["prompt_id"]))}
+    return [store.create(path, run.relative(path), rows=rows.get(path)) for path in run.mix]
+
+
+def settle_mix(run: Run) -> bool:
+    """Publish the mix that was drawn here or, if another machine was first, take that one's; True if so.
+
+    To be called before anything rests on it. The first object decides: who made it makes the others.
+    """
+    store = open_store(run)
+    try:
+        publish_mix(run, store)
+        return False
+    except Taken as error:
+        if not error.same_run:
+            raise
+    deadline = time.monotonic() + OTHER_SECONDS
+    while missing := [path for path in run.mix if store.look(run.relative(path)) is None]:
+        if time.monotonic() > deadline:
+            raise PlainError(
+                f"{store.address(store.key(run.relative(missing[0])))} does not come: another machine began to publish "
+                f"its manifest of this run, and stopped. Go on there; or, if it is lost, delete what is in the run's "
+                f"prefix and run the same line again"
+            )
+        time.sleep(1)
+    for path in run.mix:
+        store.fetch(run.relative(path), path)
+    return True
 
 
 def publish_batch(run: Run, store: Store, name: str) -> list[PublishedObject]:
@@ -68,11 +97,6 @@ def _publish_chunk(run: Run, store: Store, chunk: str, sidecar: Sidecar) -> list
     return [*published, store.create(sidecar_path, run.relative(sidecar_path), fingerprint=fingerprint)]
 
 
-def content_hash(fingerprint: Fingerprint) -> str:
-    """Hex sha256 of a fingerprint's content part: short enough for an object's metadata (2 KB in all)."""
-    return hashlib.sha256(orjson.dumps(fingerprint["content"], option=orjson.OPT_SORT_KEYS)).hexdigest()
-
-
 def publish_training(run: Run, store: Store, index: Path) -> list[PublishedObject]:
     """Publish the files that a training index lists, then the index."""
     entries = files.read_json(index, "files")["files"]
@@ -87,9 +111,10 @@ def publish_training(run: Run, store: Store, index: Path) -> list[PublishedObjec
         return [*published, store.create(index, run.relative(index))]
 
 
-def publish_index(store: Store, receipts: list[Path]) -> list[PublishedObject]:
-    """Publish the list of every object: as index.json or, where that lists something else, as index.2.json, ...
+def publish_index(run: Run, store: Store, receipts: list[Path]) -> list[PublishedObject]:
+    """Publish the dataset card and the list of every object: as README.md and index.json.
 
+    Where these say something else, as after a redrive, the new ones are README.2.md and index.2.json, and so on.
     PlainError if the store has lost an object since its receipt was written.
     """
     objects: dict[str, PublishedObject] = {}
@@ -105,11 +130,18 @@ def publish_index(store: Store, receipts: list[Path]) -> list[PublishedObject]:
             f"that were published there ({named}); no index was written. Delete {receipts[0].parent} and run the same "
             f"line again: it publishes what is missing"
         )
-    value = {"run": store.run, "objects": by_path(objects.values())}
+    training = next(path for path in objects if path.endswith("/training.json"))
+    readme = _create_numbered(store, card(run, run.folder / training), "README", ".md")
+    value = {"run": store.run, "objects": by_path([*objects.values(), readme])}
     content = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return [readme, _create_numbered(store, content, "index", ".json")]
+
+
+def _create_numbered(store: Store, content: bytes, name: str, end: str) -> PublishedObject:
+    """Create NAME.END, or the first of NAME.2.END, NAME.3.END, ... that is free or has this content."""
     for number in count(1):
         try:
-            return [store.create(content, "index.json" if number == 1 else f"index.{number}.json")]
+            return store.create(content, f"{name}{end}" if number == 1 else f"{name}.{number}{end}")
         except Taken as error:
             if not error.same_run:
                 raise
@@ -141,7 +173,7 @@ def main() -> None:
             case "training":
                 objects = publish_training(run, store, arguments.index)
             case _:
-                objects = publish_index(store, arguments.receipts)
+                objects = publish_index(run, store, arguments.receipts)
         files.write_json(receipt, Receipt(objects=by_path(objects)))
     size = sum(item["bytes"] for item in objects)
     say(f"{len(objects)} objects ({size / 1e6:.1f} MB) are in s3://{store.bucket}/{store.prefix}{store.run}/, verified")

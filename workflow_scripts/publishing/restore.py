@@ -1,10 +1,12 @@
-"""A chunk that is already in the bucket is fetched and verified, never generated again.
+"""What is already in the bucket is fetched and verified, never made again: the manifest, chunks, training shards.
 
 A chunk's upload starts when its three files are finished here, and its sidecar goes last. An upload that was cut
 therefore leaves the data files alone in the bucket, and goes on from the local ones. If those are gone too, the
 completions can't be made again byte for byte (unless the chunk's journal is here), and would be refused as foreign
 after they were paid for: so that is said before, by name.
 """
+
+from pathlib import Path
 
 from workflow_scripts import files
 from workflow_scripts.errors import PlainError
@@ -17,6 +19,49 @@ def published_paths(run: Run) -> set[str]:
     if run.config.publish.store == "none" or not run.published_listing.exists():
         return set()
     return set(files.read_json(run.published_listing, "paths")["paths"])
+
+
+def nothing_left(run: Run) -> bool:
+    """Whether the manifest and every chunk are in the bucket or here, so that no prompt need be asked any more."""
+    published = published_paths(run)
+    needed = [run.manifest, *(run.sidecar(chunk) for chunk in run.chunks())]
+    return bool(published) and all(run.relative(path) in published or path.exists() for path in needed)
+
+
+def restore_mix(run: Run) -> bool:
+    """Fetch the manifest, its account and what it dropped; False if they are not in the bucket and must be drawn."""
+    if not published_paths(run).issuperset(run.relative(path) for path in run.mix):
+        return False
+    from workflow_scripts.publishing.store import open_store
+
+    store = open_store(run)
+    for path in run.mix:
+        store.fetch(run.relative(path), path)
+    return True
+
+
+def restore_training(run: Run, index: Path) -> bool:
+    """Fetch the training shards that the published `index` lists, then the index; False if it is not in the bucket."""
+    if run.relative(index) not in published_paths(run):
+        return False
+    from workflow_scripts.publishing.store import open_store
+
+    store = open_store(run)
+    staged = index.with_name(f".{index.name}.fetched.tmp")
+    try:
+        store.fetch(run.relative(index), staged)
+        for entry in files.read_json(staged, "files")["files"]:
+            shard = index.parent / entry["path"]
+            if store.fetch(run.relative(shard), shard)["sha256"] != entry["sha256"]:
+                shard.unlink()
+                raise PlainError(
+                    f"{store.address(store.key(run.relative(shard)))} is not the file that {index.name} beside it "
+                    f"names. Move both objects away yourself"
+                )
+        staged.replace(index)
+    finally:
+        staged.unlink(missing_ok=True)
+    return True
 
 
 def restore_chunk(run: Run, chunk: str) -> bool:
@@ -35,7 +80,7 @@ def restore_chunk(run: Run, chunk: str) -> bool:
 
     store = open_store(run)
     # A listing from before another job, or another machine, published the rest is no half chunk.
-    missing = [path for path in paths if path not in published and not store.exists(path)]
+    missing = [path for path in paths if path not in published and store.look(path) is None]
     if missing:
         if run.journal(chunk).exists():
             return False

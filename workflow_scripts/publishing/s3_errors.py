@@ -17,6 +17,7 @@ from botocore.exceptions import (
     SSOError,
     TokenRetrievalError,
 )
+from botocore.parsers import ResponseParserError
 
 from workflow_scripts.errors import PlainError
 
@@ -53,6 +54,19 @@ ADVICE = {
 UNREADABLE = (CredentialRetrievalError, TokenRetrievalError, SSOError, ProfileNotFound, ConfigParseError)
 
 
+# Codes and statuses of a store that is overloaded, restarts, or is ill for a while.
+PASSING = ("SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "Throttling", "ThrottlingException")
+PASSING_STATUS = (429, 500, 502, 503, 504)
+
+
+def passes(error: BotoCoreError | ClientError) -> bool:
+    """Whether the same request may succeed a while later."""
+    if isinstance(error, ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        return code(error) in PASSING or status in PASSING_STATUS
+    return isinstance(error, HTTPClientError | ConnectionError) and not isinstance(error, SSLError)
+
+
 def code(error: ClientError) -> str:
     """S3's error code, or the HTTP status of a reply without a body."""
     return str(error.response.get("Error", {}).get("Code", "unknown"))
@@ -67,6 +81,9 @@ def explain(error: BotoCoreError | ClientError, where: str, if_no_answer: str = 
         message = " ".join(str(error.response.get("Error", {}).get("Message", "")).split())
         name = code(error)
         advice = ADVICE.get(name, message or "see the store's own log")
+        if name not in ADVICE and (not name or name.isdigit()):  # the bare status, or none
+            name = name or str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
+            advice = "that is no answer of S3's; either publish.endpoint_url is wrong, or the store is ill"
         return f"{where}: the store answered {name} to {error.operation_name}: {advice}"
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         return f"{where}: no S3 credentials found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
@@ -76,6 +93,8 @@ def explain(error: BotoCoreError | ClientError, where: str, if_no_answer: str = 
         return f"{where}: no safe connection: {_one_line(error)}; check publish.endpoint_url and AWS_CA_BUNDLE"
     if isinstance(error, HTTPClientError | ConnectionError):
         return f"{where}: no answer: {_one_line(error)}; {if_no_answer}"
+    if isinstance(error, ResponseParserError):
+        return f"{where}: what answers there does not speak S3: {_one_line(error)}; check publish.endpoint_url"
     return f"{where}: {_one_line(error)}"
 
 

@@ -55,7 +55,7 @@ def leases_per_server(config: Config) -> int:
 def mean_chunk_size(config: Config) -> float:
     """Prompts in a chunk, as far as the config tells."""
     if config.chunks.count is None:
-        return config.chunks.size or 500
+        return config.chunks.size
     takes = [source.take for source in config.sources.values() if source.take != "all"]
     wanted = config.prompts.total or (sum(takes) if len(takes) == len(config.sources) else None)
     return 500 if wanted is None else max(1.0, wanted / config.chunks.count)

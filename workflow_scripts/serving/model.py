@@ -19,7 +19,9 @@ from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from workflow_scripts import files
+from workflow_scripts.config.generation import HUB_ID
 from workflow_scripts.errors import PlainError
+from workflow_scripts.identity import SIDE_FILES
 from workflow_scripts.jobs import say
 from workflow_scripts.serving import environment, installer
 from workflow_scripts.sources import hub
@@ -30,9 +32,7 @@ CONVERTER = Path(__file__).with_name("convert_gguf.py")
 MARKER = "draftmill.json"
 DOWNLOAD_MEGABYTES, MODEL_MEGABYTES = 93, 273
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 COMMIT = re.compile(r"[0-9a-f]{40}")
-SIDE_FILES = (".json", ".txt", ".model", ".tiktoken", ".jinja", ".py")
 
 BLOCK = 1 << 20
 
@@ -222,10 +222,16 @@ def _hub_trouble(name: str, revision: str | None, error: Exception, key: str = "
     if isinstance(error, errors.RevisionNotFoundError):
         return f"model.revision: {name} has no revision {revision}"
     if isinstance(error, errors.RepositoryNotFoundError):
-        return f"{key}: the hub has no model {name}, or it is private and HF_TOKEN holds no token that may read it"
+        return (
+            f"{key}: the hub has no model {name}, or it is private and HF_TOKEN holds no token that may read it; a "
+            f"folder of this name is not here either"
+        )
     not_here = isinstance(error, errors.LocalEntryNotFoundError) and constants.HF_HUB_OFFLINE
     if not_here or isinstance(error, errors.OfflineModeIsEnabled):
-        return f"{key}: {at} is not in the hub's cache, and HF_HUB_OFFLINE forbids to download it"
+        return (
+            f"{key}: {at} is not in the hub's cache, and HF_HUB_OFFLINE forbids to download it; a folder of this name "
+            f"is not here either"
+        )
     return f"{key}: {at} could not be downloaded ({type(error).__name__}: {error}). Run the same line again"
 
 

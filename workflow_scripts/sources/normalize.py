@@ -17,6 +17,7 @@ import pyarrow as pa
 from workflow_scripts import config, files
 from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import run_job, say, timed
+from workflow_scripts.publishing.restore import nothing_left
 from workflow_scripts.run import Run
 from workflow_scripts.sources import NORMALIZER_VERSION
 from workflow_scripts.sources.locking import Locked
@@ -232,6 +233,10 @@ def normalize(path: Path, processes: int = 0) -> None:
     if name not in run.config.sources:
         raise PlainError(f"{path}: the run has no source {name!r}; it has {', '.join(run.config.sources)}")
     locked: Locked = files.read_json(run.lock, "sources")["sources"][name]
+    if nothing_left(run):  # what needs the shard after all makes it itself
+        say(f"source {name}: not needed, every chunk is in the bucket")
+        files.write_json(path, {"source": name, "skipped": "every chunk is in the bucket"})
+        return
     if "unavailable" in locked:
         say(f"source {name}: {locked['unavailable']['reason']}. Its substitutes stand in")
         files.write_json(path, {"source": name, "unavailable": locked["unavailable"]})

@@ -91,7 +91,7 @@ def asked(messages: list[Message], turns: Turns) -> list[Message]:
 def prompt_text(messages: list[Message], tools: Tools) -> str:
     """What exact deduplication compares: the prompt side's text, where case, spacing and Unicode form don't count.
 
-    One line per message, `role: text`, in NFC, case-folded, white space collapsed; then the tools, if any.
+    One line per message, `role: text` or `role "name": text`, the text as `plain` makes it; then the tools, if any.
     """
     return _text(prompt_side(messages), tools)
 
@@ -113,13 +113,25 @@ def whole_key(messages: list[Message], tools: Tools) -> str:
 
 
 def _text(side: Sequence[Message | None], tools: Tools) -> str:
-    lines = ["" if message is None else f"{message['role']}: {_plain(message['content'])}" for message in side]
+    lines = [
+        "" if message is None else f"{message['role']}{_name(message)}: {plain(message['content'])}" for message in side
+    ]
     if tools:
-        lines.append("tools: " + _plain(orjson.dumps(tools, option=orjson.OPT_SORT_KEYS).decode()))
+        lines.append(f"tools: {plain_tools(tools)}")
     return "\n".join(lines)
 
 
-def _plain(text: str) -> str:
+def _name(message: Message) -> str:
+    return f" {orjson.dumps(message['name']).decode()}" if "name" in message else ""
+
+
+def plain_tools(tools: Tools) -> str:
+    """Tools as one plain text."""
+    return plain(orjson.dumps(tools, option=orjson.OPT_SORT_KEYS).decode())
+
+
+def plain(text: str) -> str:
+    """A text in NFC, case-folded, its white space collapsed."""
     if text.isascii():  # which is in NFC, and for which folding is lowering
         return " ".join(text.lower().split())
     # Case folding can undo a composition, so NFC comes again after it (Unicode, chapter 3.13).

@@ -96,7 +96,7 @@ def resolve(path_pattern: str) -> list[Path]:
     """
     path = Path(path_pattern).expanduser()
     if path.is_dir():
-        found = sorted(file for file in _below(path) if ending(file) and not _hidden(file, path))
+        found = sorted(file for file in below(path) if ending(file))
         if not found:
             raise PlainError(f"{path_pattern}: no file in this folder ends in {_endings()}")
         return found
@@ -111,20 +111,19 @@ def resolve(path_pattern: str) -> list[Path]:
     return found
 
 
-def _below(folder: Path) -> Iterator[Path]:
-    """The files in a folder and all folders below it, linked ones too, each folder once."""
+def below(folder: Path) -> Iterator[Path]:
+    """The files in a folder and all folders below it, linked ones too, each folder once; hidden ones aside."""
     seen: set[Path] = set()
     for parent, folders, names in os.walk(folder, followlinks=True):
-        real = Path(parent).resolve()
+        above = Path(parent)
+        real = above.resolve()
         if real in seen:
             folders.clear()  # a link back to a folder above
             continue
         seen.add(real)
-        yield from (Path(parent) / name for name in names if (Path(parent) / name).is_file())
-
-
-def _hidden(file: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in file.relative_to(folder).parts)
+        # A folder that is also linked goes by its own name.
+        folders[:] = sorted((name for name in folders if name[0] != "."), key=lambda name: (above / name).is_symlink())
+        yield from (above / name for name in names if name[0] != "." and (above / name).is_file())
 
 
 def as_size(size: int) -> str:

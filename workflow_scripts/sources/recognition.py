@@ -109,11 +109,15 @@ class _Table:
     def __init__(self, rows: Iterable[Row], named: list[str]) -> None:
         self.rows = 0
         self.kinds: dict[str, Counter[str]] = defaultdict(Counter)
+        self.keys: dict[str, str] = {}  # of the objects in a column's lists, as far as these are nothing known
         nested = [name for name in named if "." in name]
         for row in rows:
             self.rows += 1
             for name in (*row, *(name for name in nested if name not in row)):
-                self.kinds[name][_kind(held(row, name))] += 1
+                value = held(row, name)
+                self.kinds[name][_kind(value)] += 1
+                if name not in self.keys and (keys := _keys_within(value)):
+                    self.keys[name] = keys
 
     def count(self, name: str, *kinds: str) -> int:
         """In how many rows the column holds a value of these kinds; 0 where it mostly holds others."""
@@ -148,11 +152,20 @@ class _Table:
                 break
         return found
 
+    def _named(self, name: str, kind: str) -> str:
+        return f"a list of {{{self.keys[name]}}}" if kind == LIST and name in self.keys else kind
+
     def describe(self) -> list[str]:
         return [
-            f"`{name}`: " + ", ".join(f"{kind} ({count})" for kind, count in kinds.most_common(4))
+            f"`{name}`: " + ", ".join(f"{self._named(name, kind)} ({count})" for kind, count in kinds.most_common(4))
             for name, kinds in self.kinds.items()
         ]
+
+
+def _keys_within(value: Any) -> str | None:
+    """The keys of a list's first object."""
+    first = value[0] if isinstance(value, list) and value else None
+    return ", ".join(map(str, [*first][:MAX_UNREAD])) if isinstance(first, dict) and first else None
 
 
 def _tree(table: _Table, columns: Columns) -> Recognized | None:

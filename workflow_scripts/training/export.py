@@ -17,6 +17,7 @@ from workflow_scripts.config import Training
 from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import run_job, say, timed
 from workflow_scripts.prompts import manifest_file
+from workflow_scripts.publishing.restore import restore_training
 from workflow_scripts.records import Completion
 from workflow_scripts.run import Run
 
@@ -179,6 +180,9 @@ def main() -> None:
     index = parser.parse_args().index
     run = Run.holding(index)
     with timed(run.folder, "training"):
+        if restore_training(run, index):
+            say("training shards: fetched from the bucket and verified")
+            return
         result = export(run, index.parent)
         files.write_json(index, result)
         say(f"{result['rows']} training rows, {result['supervised_tokens']} supervised tokens")
