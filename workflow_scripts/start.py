@@ -303,9 +303,16 @@ def begin(plan: Plan, *, keep_incomplete: bool) -> None:
     _redate(run)
     recovery.on_clock_set_back(lambda: _redate(run))
     if plan.config.publish.store != "none":
-        from workflow_scripts.publishing.preflight import preflight  # boto3 takes a second that a plan doesn't need
+        # boto3 takes a second that a plan doesn't need
+        from workflow_scripts.publishing.preflight import preflight
+        from workflow_scripts.publishing.restore import restore_redrives
 
         preflight(run)
+        if not plan.redrive and (fetched := restore_redrives(run)):
+            raise PlainError(
+                f"the bucket holds what was asked again ({', '.join(fetched)}), which this start had not planned. "
+                f"It is here now: say the same line again"
+            )
     if not run.lock.exists():
         from workflow_scripts.sources.locking import lock_sources
 

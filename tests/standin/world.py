@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tests.standin.shards import shard_row
-from workflow_scripts.prompts.mix import DUPLICATE, NEAR_DUPLICATE, order_key
+from workflow_scripts.prompts.mix import DUPLICATE, NEAR_DUPLICATE
 from workflow_scripts.records import Message
 from workflow_scripts.sources.conversion import ShardRow
 from workflow_scripts.sources.prompt_ids import Tools, identify, plain, prompt_side
@@ -109,14 +109,12 @@ class World:
         self.dropped[drop.source, drop.prompt_id] = Dropped(DUPLICATE, keep.prompt_id)
 
     def plant_near(self, low: float, high: float, *, apart: bool) -> None:
-        """Two texts of a similarity in this range; of one source that stays which the seed draws first."""
+        """Two texts of a similarity in this range; of one source the one with the lower id stays."""
         first, second = self.two(apart=apart)
         base = self.text(self.chance.randint(60, 200))
         text, similarity = self.edited(base, low, high)
         rows = [self.add(first, base), self.add(second, text)]
-        keep, drop = (
-            rows if apart else sorted(rows, key=lambda row: order_key(0, identify(row.messages, None).dedupe_key))
-        )
+        keep, drop = rows if apart else sorted(rows, key=lambda row: row.prompt_id)
         self.pairs.append(Pair(keep, drop, similarity))
         if similarity >= THRESHOLD:
             self.dropped[drop.source, drop.prompt_id] = Dropped(NEAR_DUPLICATE, keep.prompt_id)

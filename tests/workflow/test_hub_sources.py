@@ -128,7 +128,7 @@ def test_what_is_wrong_is_told_before_the_first_job_all_at_once(project: Project
     assert "own/data is gated: accept its terms at https://huggingface.co/datasets/own/data" in told[0]
     assert "Or name datasets that may stand in: `substitutes`" in told[0]
     assert "train" in told[2] and "trian" in told[2]
-    assert not project.made.lock.exists()
+    assert list(project.results.glob("small-*/lock.json")) == []
 
     hub.repositories["own/data"].gate = "token of ours"
     del project.config["sources"]["typo"], project.config["sources"]["split"]
@@ -199,6 +199,6 @@ def test_a_hub_in_trouble_changes_no_mix(project: Project, hub: Hub, fault: str)
     result = project.run(HF_ENDPOINT=NOBODY if fault == "away" else hub.url)
     assert result.code != 0 and result.jobs == [] and "Traceback" not in result.output, result.output
     assert result.lines("error: sources.hubs: "), result.output
-    assert not project.made.lock.exists() and not hub.asked("own/open")
+    assert list(project.results.glob("small-*/lock.json")) == [] and not hub.asked("own/open")
     hub.faults.clear()
     project.finish()

@@ -1,6 +1,7 @@
 """What failed for good is asked once more, into files of its own."""
 
 import json
+import shutil
 
 from tests.standin.project import Project
 from workflow_scripts import files
@@ -67,3 +68,12 @@ def test_a_redrive_is_published_and_fetched(prepared: Project, seaweedfs: Enviro
     result = prepared.finish("redrive")
     assert "chunk r1: fetched from the bucket and verified" in result.output
     assert {path: path.read_bytes() for path in made} == made and len(prepared.requests()) == asked
+
+    shutil.rmtree(prepared.made.folder)  # as on a new machine
+    result = prepared.run()
+    assert result.code != 0 and "the bucket holds what was asked again (r1)" in result.output, result.output
+    assert "Traceback" not in result.output
+    result = prepared.run()
+    assert result.code == 0, result.output
+    assert {path: path.read_bytes() for path in made} == made and len(prepared.requests()) == asked
+    assert files.read_json(prepared.made.summary)["redrives"] == 1

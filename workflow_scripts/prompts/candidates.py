@@ -84,9 +84,12 @@ class Shards:
                 return
 
     def _of_shard(self, name: str, shard: Path) -> Iterator[Candidate]:
-        """The seeded order goes by the text, so that prompts of one text stand together, the lowest id first."""
+        """In seeded order by the text, so that prompts of one text stand together, the lowest id first.
+
+        Where all are taken the seed decides nothing: of near-duplicates too the one with the lowest id comes first.
+        """
         path = self.paths[name] = shard / "prompts.parquet"
-        prompts = self.run.config.prompts
+        prompts, sources = self.run.config.prompts, self.run.config.sources
         if prompts.turns == "first":
             frame = pl.read_parquet(path, columns=["row", "first_id", "dedupe_key"], glob=False)
             frame = frame.with_columns(prompt_id="first_id", key="dedupe_key")
@@ -94,7 +97,10 @@ class Shards:
             frame = pl.read_parquet(path, columns=["row", "first_id", "all_id", "dedupe_key"], glob=False)
             frame = frame.rename({"all_id": "prompt_id"}).with_columns(_whole_keys(path))
         order = pl.Series("order", [order_key(prompts.seed, key) for key in frame["key"]], dtype=pl.Binary)
-        self.frames[name] = frame.with_columns(order).sort("order", "prompt_id", "row")
+        order_by = ["order", "prompt_id", "row"]
+        if prompts.total is None and name in sources and sources[name].take == "all":
+            order_by.remove("order")
+        self.frames[name] = frame.with_columns(order).sort(order_by)
         keys = self.frames[name]["key" if prompts.dedupe.exact else "prompt_id"]
         if not self.filters and self.text_of is None:
             return (Candidate(Ref(name, number), key) for number, key in enumerate(keys))

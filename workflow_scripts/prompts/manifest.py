@@ -68,7 +68,7 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
         )
 
     results = [*drawn, *filled]
-    taken = _taken(shards, (ref for result in results for ref in result.refs), near.clusters() if near else [])
+    taken = _taken(shards, (ref for result in results for ref in result.refs))
     # By the end of the order's hash, not its beginning: those drawn of a source are the ones that begin lowest.
     spread = taken.sort(pl.col("order").bin.slice(8), "prompt_id")
     manifest = arrange(spread, config.chunk_count()).select(
@@ -78,7 +78,7 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
         row="row",
         chunk="chunk",
         position="position",
-        split=pl.when(_share("leader") < config.prompts.eval).then(pl.lit("eval")).otherwise(pl.lit("train")),
+        split=pl.when(_share("first_id") < config.prompts.eval).then(pl.lit("eval")).otherwise(pl.lit("train")),
         dedupe_key="dedupe_key",  # so that later runs can exclude what differs in case and spacing only
     )
     counted = pl.Series("tokens", tokens(filters, manifest), dtype=pl.Int32)
@@ -87,37 +87,24 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
     accounted["split"] = {
         "eval": config.prompts.eval,
         "prompts": {name: counts[name] for name in ("train", "eval")},
-        "note": "by first_id, in clusters of near-duplicates the lowest; smaller shares are part of it",
+        "note": "by first_id, so the same in every run and for every seed; smaller shares are part of it",
     }
     return manifest, _dropped(shards, (drop for result in results for drop in result.drops)), accounted
 
 
-def _taken(shards: Shards, refs: Iterable[Ref], clusters: list[list[Ref]]) -> pl.DataFrame:
-    """The taken: prompt_id, first_id, dedupe_key, row, order, source, prefix, answer, and `leader`.
-
-    The split goes by the leader, a first_id: the lowest of the prompt's cluster, of which the seed decides who is
-    taken, but not who is in it.
-    """
+def _taken(shards: Shards, refs: Iterable[Ref]) -> pl.DataFrame:
+    """The taken: prompt_id, first_id, dedupe_key, row, order, source, prefix, answer."""
     turns = shards.run.config.prompts.turns
-    leader_of: dict[Ref, str] = {}
-    for cluster in clusters:
-        leader_of |= dict.fromkeys(cluster, min(_id(shards, ref, "first_id") for ref in cluster))
     rows: dict[str, list[int]] = {}
     for ref in refs:
         rows.setdefault(ref.shard, []).append(ref.row)
     own = {"prompt_id": pl.String, "first_id": pl.String, "dedupe_key": pl.String, "row": pl.Int64, "order": pl.Binary}
-    schema = own | {"source": pl.String}
-    parts = [pl.DataFrame(schema=schema | {"leader": pl.String, "prefix": pl.UInt64, "answer": pl.Int64})]
+    schema = own | {"source": pl.String, "prefix": pl.UInt64, "answer": pl.Int64}
+    parts = [pl.DataFrame(schema=schema)]
     for name, found in rows.items():
         part = shards.frames[name][found].select(*own, source=pl.lit(name))
-        leaders = [leader_of.get(Ref(name, row)) for row in found]
-        leader = pl.Series("leader", leaders, dtype=pl.String).fill_null(part["first_id"])
-        parts.append(
-            pl.concat(
-                [part.with_columns(leader), traits(shards.paths[name], part["row"], turns).drop("row")],
-                how="horizontal",
-            )
-        )
+        more = traits(shards.paths[name], part["row"], turns).drop("row")
+        parts.append(pl.concat([part, more], how="horizontal"))
     return pl.concat(parts)
 
 
@@ -126,8 +113,8 @@ def _share(first_id: str) -> pl.Expr:
     return pl.col(first_id).str.slice(0, 13).str.to_integer(base=16) / 2**52
 
 
-def _id(shards: Shards, ref: Ref, kind: str = "prompt_id") -> str:
-    found: str = shards.frames[ref.shard][kind][ref.row]
+def _id(shards: Shards, ref: Ref) -> str:
+    found: str = shards.frames[ref.shard]["prompt_id"][ref.row]
     return found
 
 

@@ -48,7 +48,7 @@ def text_of(messages: str, tools: str | None, turns: Turns = "first") -> Text:
 
 
 class NearDuplicates:
-    """The prompts placed so far, in order. Each is taken, or is near to one that was taken before it."""
+    """The prompts taken so far, in order: a later one is near to one of them, or is taken too."""
 
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold
@@ -57,8 +57,6 @@ class NearDuplicates:
         self._hopeful = threshold - 4 * (threshold * (1 - threshold) / SKETCH) ** 0.5
         self._index = BandIndex()
         self._refs: list[Ref] = []
-        self._taken: list[bool] = []
-        self._links: list[int] = []  # to an earlier one of the same cluster, or to itself
         self._turns: list[bytes] = []  # packed
         self._frames: list[str] = []
         self._interned: dict[str, str] = {}
@@ -72,15 +70,15 @@ class NearDuplicates:
         self._bands: Hashes = np.empty((0, SKETCH // self._band), np.uint64)
         self._shared = np.empty(self._bands.shape, bool)  # with another of the batch
         self._found: dict[int, list[Numbers]] = {}  # who of earlier batches shares a band, by index
-        self._fresh: dict[int, list[int]] = {}  # those of this batch that are placed, by band
-        self._placed: list[int] = []  # of the batch, the last so many of all
+        self._fresh: dict[int, list[int]] = {}  # those of this batch that are taken, by band
+        self._taken: list[int] = []  # of the batch, the last so many of all
 
     def begin(self, batch: Sequence[Text]) -> None:
         """Look up prompts of which some or all are to be placed next, in this order."""
-        if self._placed:
-            first = len(self._refs) - len(self._placed)
-            self._index.add(np.arange(first, len(self._refs)), self._bands[self._placed])
-        self._batch, self._placed = batch, []
+        if self._taken:
+            first = len(self._refs) - len(self._taken)
+            self._index.add(np.arange(first, len(self._refs)), self._bands[self._taken])
+        self._batch, self._taken = batch, []
         self._new = sketches([text.turns for text in batch])
         self._bands = band_hashes(self._new, self._band)
         self._found = self._index.sharing(self._bands)
@@ -93,56 +91,38 @@ class NearDuplicates:
 
         The similarity is that of the whole texts or that without system prompt and tools, the lower one.
         """
-        number, text = len(self._refs), self._batch[index]
-        self._links.append(number)
         bands = self._bands[index][self._shared[index]].tolist()
-        near: tuple[Ref, float] | None = None
-        for other, similarity in self._near(index, bands):
-            self._join(number, other)
-            if near is None and self._taken[other]:
-                near = self._refs[other], similarity
+        if (near := self._first_near(index, bands)) is not None:
+            return near
+        number, text = len(self._refs), self._batch[index]
         for band in bands:
             self._fresh.setdefault(band, []).append(number)
         if number == len(self._sketches):
             self._sketches = np.concatenate([self._sketches, np.empty_like(self._sketches)])
         self._sketches[number] = self._new[index]
         self._refs.append(ref)
-        self._taken.append(near is None)
         self._turns.append(self._pack(text.turns.encode()))
         self._frames.append(self._interned.setdefault(text.frame, text.frame))
-        self._placed.append(index)
-        return near
+        self._taken.append(index)
+        return None
 
-    def clusters(self) -> list[list[Ref]]:
-        """All prompts placed, taken or not, that hang together by near pairs; none of those that are near to none."""
-        found: dict[int, list[Ref]] = {}
-        for number, ref in enumerate(self._refs):
-            found.setdefault(self._root(number), []).append(ref)
-        return [cluster for cluster in found.values() if len(cluster) > 1]
-
-    def _near(self, index: int, bands: list[int]) -> list[tuple[int, float]]:
-        """Earlier prompts that are near, in order: at least the first that is taken, and one of each cluster."""
+    def _first_near(self, index: int, bands: list[int]) -> tuple[Ref, float] | None:
         fresh = [np.array(self._fresh[band][:CROWD]) for band in bands if band in self._fresh]
         found = [*self._found.get(index, []), *fresh]
         if not found:
-            return []
+            return None
         numbers, counts = np.unique(np.concatenate(found), return_counts=True)
         numbers = numbers[np.argsort(-counts, kind="stable")[:CROWD]]
         estimates = (self._sketches[numbers] == self._new[index]).mean(axis=1)
         hopeful = np.sort(numbers[estimates >= self._hopeful]).tolist()
         if not hopeful:
-            return []
+            return None
         turns = runs(self._batch[index].turns)
-        near: list[tuple[int, float]] = []
-        joined: set[int] = set()
         for other in hopeful:
-            if self._root(other) in joined and (not self._taken[other] or any(self._taken[one] for one, _ in near)):
-                continue
             similarity = self._similarity(turns, self._batch[index].frame, other)
             if similarity >= self.threshold:
-                near.append((other, similarity))
-                joined.add(self._root(other))
-        return near
+                return self._refs[other], similarity
+        return None
 
     def _similarity(self, turns: Hashes, frame: str, other: int) -> float:
         theirs = self._runs_of(other)
@@ -153,7 +133,7 @@ class NearDuplicates:
         return min(similarity, jaccard(*whole))
 
     def _runs_of(self, number: int) -> Hashes:
-        """The runs of a prompt placed; in a crowd the same ones are asked for again and again."""
+        """The runs of a taken prompt; in a crowd the same ones are asked for again and again."""
         found = self._known.get(number)
         if found is None:
             found = runs(self._unpack(self._turns[number]).decode())
@@ -162,13 +142,3 @@ class NearDuplicates:
                 self._known, self._known_bytes = {}, found.nbytes
             self._known[number] = found
         return found
-
-    def _root(self, number: int) -> int:
-        while self._links[number] != number:
-            self._links[number] = self._links[self._links[number]]
-            number = self._links[number]
-        return number
-
-    def _join(self, one: int, other: int) -> None:
-        low, high = sorted((self._root(one), self._root(other)))
-        self._links[high] = low

@@ -6,12 +6,12 @@ completions can't be made again byte for byte (unless the chunk's journal is her
 after they were paid for: so that is said before, by name.
 """
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from workflow_scripts import files
 from workflow_scripts.errors import PlainError
 from workflow_scripts.records import Sidecar
-from workflow_scripts.run import Run
+from workflow_scripts.run import Run, is_redrive
 
 
 def published_paths(run: Run) -> set[str]:
@@ -38,6 +38,17 @@ def restore_mix(run: Run) -> bool:
     for path in run.mix:
         store.fetch(run.relative(path), path)
     return True
+
+
+def restore_redrives(run: Run) -> list[str]:
+    """Fetch the published redrives that are not here; their names."""
+    published = published_paths(run)
+    found = [
+        name
+        for path in sorted(published)
+        if is_redrive(name := PurePosixPath(path).stem) and path == run.relative(run.sidecar(name))
+    ]
+    return [name for name in found if not run.sidecar(name).exists() and restore_chunk(run, name)]
 
 
 def restore_training(run: Run, index: Path) -> bool:

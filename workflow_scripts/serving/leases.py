@@ -190,7 +190,7 @@ def _open_seats(folder: Path, slots: int) -> tuple[mmap.mmap, "memoryview[int]"]
     """The server's table, with room for `slots` leases at least. It never shrinks: others have it mapped."""
     with (folder / "seats").open("a+b") as file:
         size = max(file.seek(0, 2), (slots + 1) * ROW * 8)
-        file.truncate(size)
+        os.posix_fallocate(file.fileno(), 0, size)  # a hole in it would be a SIGBUS on a full disk
         seats = mmap.mmap(file.fileno(), size)
         inode = os.fstat(file.fileno()).st_ino & (1 << 63) - 1
     table = memoryview(seats).cast("q")  # aligned 8-byte stores: no reader sees half a number
