@@ -17,6 +17,7 @@ Mark = Literal[
     "no_call",  # recorded results are left here: the model answered without these calls
     "no_thinking",  # asked to think, it did not
     "other_arguments",  # a replayed result is that of a recorded call with other arguments
+    "other_text",  # the response ids do not decode to what is stored of them
     "unclosed_thinking",  # thoughts without an end, though nothing cut them
     "unopened_thinking",  # an end of thoughts without a beginning
     "unread_call",  # the answer's text holds a call that the server's parser did not read
@@ -29,7 +30,6 @@ Ended = Literal[
     "broken_turn",  # the last turn is cut in its thoughts or in a call, empty, or repeats itself
     "context_full",  # the next request does not fit into the context
     "refused",  # the template refuses the next request
-    "failed",  # the next turn failed for good, see ended_reason
 ]
 
 
@@ -89,6 +89,7 @@ Turn = TypedDict(
         "class": TurnClass,
         "marks": list[Mark],
         "prompt_token_ids": list[int],  # what the server's template made of the history
+        "shared": NotRequired[int],  # in journals only, see completions/packing.py
         "response_token_ids": list[int],  # what the model said, the end token included
         "usage": Usage,
         "sampling": dict[str, Any],  # as it was sent, the seed included
@@ -105,7 +106,7 @@ class Completion(Prompt):
     """A prompt answered: a row of results/RUN/completions/CHUNK.jsonl.zst.
 
     `messages` is the history that was made: what users said and tools replied, and every new assistant turn, of which
-    turns[k] is the k-th. `ended_reason` is the server's own word where the next turn failed.
+    turns[k] is the k-th. `ended_reason` is the server's own word where the next turn was refused.
     """
 
     sample: int
@@ -116,7 +117,17 @@ class Completion(Prompt):
 
 Failure = TypedDict(
     "Failure",
-    {"prompt_id": str, "sample": int, "source": str, "class": str, "reason": str, "final": bool, "attempts": int},
+    {
+        "prompt_id": str,
+        "sample": int,
+        "source": str,
+        "class": str,
+        "reason": str,
+        "final": bool,
+        "attempts": int,
+        "messages": NotRequired[list[Message]],  # where a later turn failed: the history made until then
+        "turns": NotRequired[list[Turn]],  # and its turns
+    },
 )
 Failure.__doc__ = "A prompt that ended without a completion: a row of CHUNK.failures.jsonl.zst."
 
@@ -158,6 +169,7 @@ class Sidecar(TypedDict):
     classes: dict[str, int]
     marks: dict[str, int]
     ended: dict[str, dict[str, int]]  # by source
+    refused: dict[str, dict[str, int]]  # by source: the template's words, where it refused a later turn
     failure_classes: dict[str, int]
     fingerprint: Fingerprint
 

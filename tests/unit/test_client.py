@@ -154,6 +154,15 @@ def test_turns_that_were_made_are_kept_where_a_later_one_fails_for_good() -> Non
     assert full["ended"] == "context_full" and "maximum context length" in full["ended_reason"]
     assert len(refused["turns"]) == len(full["turns"]) == 2
     assert refused["messages"][-1]["role"] == "assistant"
-    # The first turn's refusal is the prompt's failure; without progress it stays open, whatever was made.
+    # The first turn's refusal is the prompt's failure; without progress it stays open, and is made from its beginning.
     classes = {row["prompt_id"]: (row["class"], row["final"]) for row in failed}
     assert classes == {prompts[2]["prompt_id"]: ("refused", True), prompts[3]["prompt_id"]: ("no_progress", False)}
+    assert not any("turns" in row for row in failed)
+
+
+def test_a_later_turn_that_fails_for_good_fails_its_prompt_with_what_was_made() -> None:
+    done, failed, standin = answer({"garbage_on": "Rot."}, prompts=[talk(0, 2, "Rot."), talk(1, 2)])
+    assert [len(row["turns"]) for row in done] == [2] and standin.seen == 2 + 8 + 2
+    (row,) = failed
+    assert (row["class"], row["final"], len(row["turns"])) == ("bad_reply", True, 2)
+    assert [message["role"] for message in row["messages"]] == ["user", "assistant"] * 2

@@ -18,7 +18,7 @@ from workflow_scripts.completions.replies import Answerer
 from workflow_scripts.config import Sampling
 from workflow_scripts.errors import PlainError
 from workflow_scripts.files import Journal
-from workflow_scripts.records import Completion, Failure, Prompt
+from workflow_scripts.records import Completion, Failure, Message, Prompt
 from workflow_scripts.run import Run
 
 
@@ -222,6 +222,41 @@ def test_a_journal_becomes_a_chunk_in_manifest_order(run: Run) -> None:
     assert sidecar["ended"] == {"demo": {"complete": 2}} and sidecar["marks"] == {}
     assert (sidecar["prompt_tokens"], sidecar["output_tokens"]) == (6, 4)
     assert sidecar["fingerprint"]["speed"] == [{"server": "a"}, {"server": "b"}]
+
+
+def test_turns_are_packed_in_the_journal_and_whole_in_the_files(run: Run) -> None:
+    said: list[Message] = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "x"}]
+    prompts = [prompt(number) | {"messages": said * 2} for number in (1, 2)]
+    journal = journal_of(run, prompts)
+    second = reply(prompt_token_ids=[1, 2, 3, 4, 9, 9], usage={"prompt_tokens": 6, "completion_tokens": 2})
+    conversations = [Conversation(one, 0, Sampling()) for one in prompts]
+    for conversation in conversations:
+        for answer in (reply(), second):
+            conversation.take(answer, "r", Answerer("s"), attempts=1, seconds=0.5)
+    journal.add_completion(conversations[0].completion())
+    journal.add_failure(failure(2) | {"turns": conversations[1].turns, "messages": conversations[1].messages})
+    journal.journal.close()
+    lines = [line for _, _, line in files.Journal(run.journal("00000")).lines()]
+    assert [turn["prompt_token_ids"] for turn in lines[0]["completion"]["turns"]] == [[1, 2, 3], [9, 9]]
+    journal = journal_of(run, prompts)
+    sidecar = finish(run, "00000", journal)
+    (row,) = files.read_jsonl_zst(run.completions("00000"))
+    (failed,) = files.read_jsonl_zst(run.failures("00000"))
+    for turns in (row["turns"], failed["turns"]):
+        assert [turn["prompt_token_ids"] for turn in turns] == [[1, 2, 3], [1, 2, 3, 4, 9, 9]]
+        assert not any("shared" in turn for turn in turns)
+    assert (sidecar["prompt_tokens"], sidecar["output_tokens"]) == (9, 4)
+
+
+def test_the_templates_words_are_counted_by_source(run: Run) -> None:
+    prompts = [prompt(number) for number in (1, 2, 3)]
+    journal = journal_of(run, prompts)
+    for one, words in ((1, "must alternate"), (2, "must alternate"), (3, "no system")):
+        refused: Completion = {**completed(reply(), one), "ended": "refused", "ended_reason": words}
+        journal.add_completion(refused)
+    sidecar = finish(run, "00000", journal)
+    assert sidecar["ended"] == {"demo": {"refused": 3}}
+    assert sidecar["refused"] == {"demo": {"must alternate": 2, "no system": 1}}
 
 
 def test_the_sidecar_is_written_last_and_after_the_journal_is_on_disk(

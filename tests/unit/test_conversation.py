@@ -12,6 +12,7 @@ from tests.unit.test_completions import prompt, reply
 from workflow_scripts.completions.conversation import Conversation
 from workflow_scripts.completions.faults import Fault
 from workflow_scripts.completions.marks import marks
+from workflow_scripts.completions.packing import pack, unpack
 from workflow_scripts.completions.replies import Answerer
 from workflow_scripts.config import Sampling
 from workflow_scripts.records import Mark, Message, Prompt
@@ -81,8 +82,6 @@ def test_what_holds_of_any_conversation(messages: list[Message], data: st.DataOb
     users = [[message["content"] for message in each if message["role"] == "user"] for each in (said, messages)]
     assert users[0] == users[1][: len(users[0])] and (completion["ended"] != "complete" or users[0] == users[1])
     # Each call of the history has one result, right after its turn, in order; each recorded result is used once.
-    ids = [one["id"] for message in said for one in message.get("tool_calls", ())]
-    assert len(ids) == len(set(ids))
     first = next((at for at, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
     for at, message in enumerate(said[first:-1], first):
         wanted = [one["id"] for one in message.get("tool_calls", ())]
@@ -133,32 +132,108 @@ def test_what_can_be_built_on(said: dict[str, Any], ended: str | None, marks_of_
 
 
 @pytest.mark.parametrize(
-    ("fault", "ended", "reason"),
-    [
-        (Fault("too_long", "too many"), "context_full", "too many"),
-        (Fault("refused", "must alternate"), "refused", "must alternate"),
-        (Fault("bad_reply", "half"), "failed", "bad_reply: half"),
-        (Fault("poison", "died"), "failed", "poison: died"),
-    ],
+    ("fault", "ended"),
+    [(Fault("too_long", "too many"), "context_full"), (Fault("refused", "must alternate"), "refused")],
 )
-def test_what_was_made_is_kept_where_a_later_turn_fails(fault: Fault, ended: str, reason: str) -> None:
+def test_what_was_made_is_kept_where_there_can_be_no_later_turn(fault: Fault, ended: str) -> None:
     conversation = Conversation(made_of(TALK), 0, Sampling())
-    assert not conversation.fail(fault)  # nothing to keep yet
+    assert not conversation.stop(fault)  # nothing to keep yet
     conversation.take(answer("A"), "r", WHO, 1, 0.0)
-    assert conversation.fail(fault)
+    assert not conversation.stop(Fault("bad_reply", "half"))  # which may come out better another time
+    assert conversation.ended is None
+    assert conversation.stop(fault)
     completion = conversation.completion()
-    assert (completion["ended"], completion["ended_reason"]) == (ended, reason)
+    assert (completion["ended"], completion["ended_reason"]) == (ended, fault.reason)
     assert [message["content"] for message in completion["messages"]] == ["1", "A"] and len(completion["turns"]) == 1
 
 
 def test_a_bad_reply_changes_nothing() -> None:
     conversation = Conversation(made_of(TALK), 0, Sampling())
     before = conversation.request("m", "r")
-    twice = answer("A", [call("a", "f"), call("a", "g")])
-    for bad in (reply(id="other"), {}, twice):
+    calls: list[Any] = [
+        [call("a", "f"), call("a", "g")],
+        [call(None, "f")],  # type: ignore[arg-type]
+        [call("a", "f", {"of": 1})],  # type: ignore[arg-type]
+        [{"id": "a", "function": {"name": None, "arguments": "{}"}}],
+    ]
+    texts: list[Any] = [{"content": [{"type": "text", "text": "A"}]}, {"content": "A", "reasoning_content": 1}]
+    odd = [*(answer("A", one) for one in calls), *(reply(message=one) for one in texts)]
+    for bad in (reply(id="other"), {}, *odd):
         with pytest.raises(Fault):
             conversation.take(bad, "r", WHO, 1, 0.0)
     assert conversation.request("m", "r") == before and conversation.turns == [] and conversation.ended is None
+
+
+def test_ids_of_calls_may_come_again_in_a_later_turn_and_no_arguments_are_an_empty_object() -> None:
+    messages: Any = [
+        {"role": "user", "content": "1"},
+        {"role": "assistant", "content": "", "tool_calls": [call("x", "f"), call("y", "f")]},
+        {"role": "tool", "content": "one", "tool_call_id": "x"},
+        {"role": "tool", "content": "two", "tool_call_id": "y"},
+    ]
+    conversation = Conversation(made_of(messages), 0, Sampling())
+    for arguments in ("", None):
+        conversation.take(answer("", [call("call_0", "f", arguments)]), "r", WHO, 1, 0.0)  # type: ignore[arg-type]
+    said = conversation.request("m", "r")["messages"]
+    assert [message["content"] for message in said] == ["1", "", "one", "", "two"]
+    assert [one["function"]["arguments"] for message in said for one in message.get("tool_calls", ())] == ["{}", "{}"]
+    assert [turn["marks"] for turn in conversation.turns] == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("decoded", "content", "thoughts", "calls", "right"),
+    [
+        ("<think>\nHm\n</think>\n\nA<|im_end|>", "\n\nA", "\nHm\n", [], True),
+        ("A<|im_end|>", "A", "", [], True),
+        ("<|im_end|>", "", "", [], True),
+        ("A<|im_end|>", "B", "", [], False),
+        ("A</think>Hm", "A", "Hm", [], False),  # the text is before the thoughts
+        ('<tool_call>{"arguments": {"in": "rome"}, "name": "f"}', "", "", [call("a", "f", '{"in":"rome"}')], True),
+        ('<tool_call>{"arguments": {"in": "oslo"}, "name": "f"}', "", "", [call("a", "f", '{"in":"rome"}')], False),
+        ("<function=g>", "", "", [call("a", "weather")], False),
+        ("<function=f><parameter=of>é", "", "", [call("a", "f", '{"of":"\\u00e9"}')], True),
+        ("<function=f>", "", "", [call("a", "f", "no JSON")], True),
+    ],
+)
+def test_responses_that_do_not_say_what_is_stored_are_marked(
+    decoded: str, content: str, thoughts: str, calls: list[dict[str, Any]], right: bool
+) -> None:
+    conversation = Conversation(made_of(TALK), 0, Sampling())
+    who = Answerer("s", decode=lambda ids: decoded if ids == [4, 5] else "")
+    message = {"content": content, "reasoning_content": thoughts, "tool_calls": calls or None}
+    conversation.take(reply(message=message), "r", who, 1, 0.0)
+    assert ("other_text" in conversation.turns[0]["marks"]) != right
+
+
+# --- ids of the prompts ---
+
+ids = st.lists(st.integers(0, 3), min_size=1, max_size=8)
+
+
+@given(st.lists(st.tuples(ids, ids), min_size=1, max_size=5))
+def test_turns_are_unpacked_as_they_were(turns: list[tuple[list[int], list[int]]]) -> None:
+    made: list[Any] = [{"prompt_token_ids": asked, "response_token_ids": said} for asked, said in turns]
+    packed: list[Any] = []
+    before: list[int] = []
+    for turn in made:
+        packed.append(pack(turn, before))
+        before = turn["prompt_token_ids"] + turn["response_token_ids"]
+    assert unpack(packed) == made
+
+
+def test_a_long_conversation_is_held_and_journaled_without_repeats() -> None:
+    questions: list[Message] = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "x"}]
+    conversation = Conversation(made_of(questions * 100), 0, Sampling())
+    asked = [1] * 1000
+    while conversation.ended is None:
+        usage = {"prompt_tokens": len(asked), "completion_tokens": 2}
+        conversation.take(answer("A", prompt_token_ids=asked, usage=usage), "r", WHO, 1, 0.0)
+        asked = [*asked, 4, 5, 7, 8, 9]
+    completion = conversation.completion()
+    assert sum(len(turn["prompt_token_ids"]) for turn in completion["turns"]) == 1000 + 99 * 3
+    whole = unpack(completion["turns"])
+    assert [len(turn["prompt_token_ids"]) for turn in whole] == [1000 + 5 * turn for turn in range(100)]
+    assert whole[-1]["prompt_token_ids"] + [4, 5, 7, 8, 9] == asked
 
 
 # --- sampling ---

@@ -16,6 +16,7 @@ from tests.standin.tiny_tokenizer import make_tokenizer
 from tests.unit.test_completions import prompt
 from workflow_scripts.completions.conversation import Conversation
 from workflow_scripts.completions.faults import Fault
+from workflow_scripts.completions.packing import unpack
 from workflow_scripts.completions.replies import Answerer
 from workflow_scripts.config import Sampling
 from workflow_scripts.prompts.rendering import Refused, encode, render
@@ -81,7 +82,8 @@ def played(tokenizer: Any, **sampling: Any) -> tuple[list[str], Completion]:
         usage = {"prompt_tokens": len(prompt_ids), "completion_tokens": len(response_ids)}
         conversation.take({"id": "r", "choices": [choice], "usage": usage}, "r", Answerer("s"), 1, 0.0)
     assert conversation.ended == "complete"
-    return texts, conversation.completion()
+    completion = conversation.completion()
+    return texts, {**completion, "turns": unpack(completion["turns"])}
 
 
 def test_thoughts_go_back_as_the_template_keeps_them(tokenizer: Any) -> None:
@@ -184,7 +186,7 @@ def test_a_refusal_on_the_way_keeps_what_was_made(tmp_path: Path) -> None:
     conversation.take({"id": "r", "choices": [choice], "usage": usage}, "r", Answerer("s"), 1, 0.0)
     with pytest.raises(Refused) as refusal:
         render(strict, conversation.request("m", "r")["messages"], None, {})
-    assert conversation.fail(Fault("refused", str(refusal.value)))
+    assert conversation.stop(Fault("refused", str(refusal.value)))
     completion = conversation.completion()
     assert completion["ended"] == "refused" and completion["ended_reason"] == str(refusal.value) != ""
     assert len(completion["turns"]) == 1

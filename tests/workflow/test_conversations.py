@@ -72,7 +72,7 @@ def test_every_turn_is_made_anew_whatever_dies(fresh: Project) -> None:
         elif row["ended"] == "context_full":
             assert 1 < len(row["turns"]) < 10 and "maximum context length" in row["ended_reason"]
     summary = files.read_json(run.summary)
-    assert summary["refused"] == {"chats": {"prompts": 1, "says": []}}
+    assert summary["refused"] == {"chats": {"prompts": 1, "says": ["the template refuses it"]}}
     # The stand-in has a template of its own, which no tokenizer knows: that is told.
     checked = summary["checked"]
     assert checked["turns"] == checked["drift"]["prompt"] > 40 and len(summary["alarms"]) == 1

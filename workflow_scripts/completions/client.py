@@ -15,6 +15,7 @@ import orjson
 
 from workflow_scripts import files
 from workflow_scripts.completions.conversation import Conversation
+from workflow_scripts.completions.decoding import decoder
 from workflow_scripts.completions.faults import Fault, from_status
 from workflow_scripts.completions.replies import Answerer
 from workflow_scripts.completions.watchdog import Watchdog
@@ -298,21 +299,23 @@ class Client:
         return None
 
     def _fail(self, task: Task, fault: Fault, final: bool) -> None:
-        """End a task; turns that it has are kept, unless the next run may go on with them."""
-        if final and task.conversation is not None and task.conversation.fail(fault):
-            self.done(task.conversation.completion())
+        """End a task. Turns that it has are kept, unless the next run asks for them again."""
+        conversation = task.conversation
+        if final and conversation is not None and conversation.stop(fault):
+            self.done(conversation.completion())
             return
-        self.failed(
-            {
-                "prompt_id": task.prompt["prompt_id"],
-                "sample": task.sample,
-                "source": task.prompt["source"],
-                "class": fault.kind,
-                "reason": fault.reason,
-                "final": final,
-                "attempts": task.attempts,
-            }
-        )
+        failure: Failure = {
+            "prompt_id": task.prompt["prompt_id"],
+            "sample": task.sample,
+            "source": task.prompt["source"],
+            "class": fault.kind,
+            "reason": fault.reason,
+            "final": final,
+            "attempts": task.attempts,
+        }
+        if final and conversation is not None and conversation.turns:
+            failure |= {"messages": conversation.answered(), "turns": conversation.turns}
+        self.failed(failure)
 
     async def _post(self, session: aiohttp.ClientSession, endpoint: Endpoint, body: object) -> object:
         headers = {"Content-Type": "application/json", **endpoint.headers()}
@@ -344,7 +347,8 @@ class Client:
 
 def _answerer(endpoint: Endpoint) -> Answerer:
     honours = bool(endpoint.granted.content.get("enable_deterministic_inference"))
-    return Answerer(endpoint.name, endpoint.vocabulary, endpoint.tags, honours)
+    decode = None if endpoint.tokenizer is None else decoder(endpoint.tokenizer)
+    return Answerer(endpoint.name, endpoint.vocabulary, endpoint.tags, decode, honours)
 
 
 def wait_seconds(attempt: int, first: float) -> float:

@@ -7,14 +7,14 @@ results that fit them (recorded.py), and nothing is executed. It is over when no
 - where calls have no recorded result that fits (`tool_call`);
 - after a turn that nothing can be built on: cut while it thought or inside a call, empty, repeating itself
   (`broken_turn`); an answer that was cut is one that the user went on from;
-- where the next request no longer fits into the context, is refused by the template, or fails for good otherwise.
+- where the next request no longer fits into the context, or is refused by the template.
 
-What was made until then is kept.
+What was made until then is a completion. Where a turn fails for good otherwise, the prompt fails.
 """
 
 from typing import Any, cast
 
-from workflow_scripts.completions import replies
+from workflow_scripts.completions import packing, replies
 from workflow_scripts.completions.faults import Fault
 from workflow_scripts.completions.recorded import stretches
 from workflow_scripts.completions.replies import Answerer
@@ -27,7 +27,7 @@ ENDS: dict[str, Ended] = {"too_long": "context_full", "refused": "refused"}
 
 
 class Conversation:
-    """A conversation in the making: `messages` is its history so far, `turns` are the new ones, in memory only.
+    """A conversation in the making: `messages` is its history so far, `turns` are the new ones, packed, in memory only.
 
     It does no I/O: `request` gives the next body until `ended` says why there is none, `take` the reply to it.
     """
@@ -36,6 +36,7 @@ class Conversation:
         self.prompt = prompt
         self.sample = sample
         self.turns: list[Turn] = []
+        self._seen: list[int] = []  # the last turn's ids
         self.ended: Ended | None = None
         self._reason: str | None = None
         self._sampling = sampling
@@ -60,12 +61,11 @@ class Conversation:
     def take(self, reply: Any, rid: str, who: Answerer, attempts: int, seconds: float) -> None:
         """Go on by the reply to the last request. Raises Fault, and changes nothing, if it is none."""
         message, turn = replies.read(reply, rid, self._this_turn(), who, attempts, seconds)
-        calls = message.get("tool_calls", [])
-        known = {call["id"] for said in self.messages for call in said.get("tool_calls", ())}
-        if len(known | {call["id"] for call in calls}) < len(known) + len(calls):
-            raise Fault("bad_reply", "two calls of the conversation have the same id")
+        packed = packing.pack(turn, self._seen)
+        self._seen = turn["prompt_token_ids"] + turn["response_token_ids"]
+        calls = message.get("tool_calls")
         self.messages = [*self.messages, message]
-        self.turns.append(turn)
+        self.turns.append(packed)
         if not calls:
             if self._here.results:
                 turn["marks"].append("no_call")
@@ -90,18 +90,25 @@ class Conversation:
             self._here = self._left.pop(0)
             self.messages = [*self.messages, *self._here.asks]
 
-    def fail(self, fault: Fault) -> bool:
-        """End it where its next turn fails for good; whether there is anything to keep."""
-        if not self.turns:
+    def stop(self, fault: Fault) -> bool:
+        """End it where its own next request can't be answered; whether it is then a completion.
+
+        Any other fault is none of the conversation's: its prompt fails, to be asked again.
+        """
+        if not self.turns or fault.kind not in ENDS:
             return False
-        self.ended = ENDS.get(fault.kind, "failed")
-        self._reason = fault.reason if fault.kind in ENDS else f"{fault.kind}: {fault.reason}"
+        self.ended = ENDS[fault.kind]
+        self._reason = fault.reason
         return True
 
-    def completion(self) -> Completion:
-        """What is kept of a conversation that has ended. What nobody answered is no part of it."""
-        assert self.ended is not None
+    def answered(self) -> list[Message]:
+        """The history up to its last new turn. What nobody answered is no part of it."""
         last = max(at for at, message in enumerate(self.messages) if message["role"] == "assistant")
-        kept = {**self.prompt, "messages": self.messages[: last + 1], "sample": self.sample, "turns": self.turns}
+        return self.messages[: last + 1]
+
+    def completion(self) -> Completion:
+        """What is kept of a conversation that has ended, its turns packed."""
+        assert self.ended is not None
+        kept = {**self.prompt, "messages": self.answered(), "sample": self.sample, "turns": self.turns}
         why = {"ended": self.ended} if self._reason is None else {"ended": self.ended, "ended_reason": self._reason}
         return cast(Completion, kept | why)

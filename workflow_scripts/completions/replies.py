@@ -4,19 +4,24 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from workflow_scripts.completions.classify import turn_class
+from workflow_scripts.completions.decoding import Decode, says
 from workflow_scripts.completions.faults import Fault
 from workflow_scripts.completions.marks import marks
-from workflow_scripts.records import Message, Turn
+from workflow_scripts.records import Message, ToolCall, Turn
 
 INT32 = 2**31  # what stored ids must fit in
 
 
 class Answerer(NamedTuple):
-    """Who answers. Token ids are below `vocabulary`, if that is known; `tags` are the ids of marks.TAGS."""
+    """Who answers. Token ids are below `vocabulary`, if that is known; `tags` are the ids of marks.TAGS.
+
+    `decode` is by the model's tokenizer; None where that is not here.
+    """
 
     name: str
     vocabulary: int | None = None
     tags: Mapping[str, int] = {}
+    decode: Decode | None = None
     honours_seeds: bool = False
 
 
@@ -35,10 +40,13 @@ def read(
         finish_reason = choice["finish_reason"]
         if not isinstance(finish_reason, str) or not prompt_ids:
             raise TypeError("no finish reason, or no prompt ids")
+        odd = marks(message, finish_reason, prompt_ids, response_ids, who.tags, sampling)
+        if who.decode is not None and not says(who.decode(response_ids), message):
+            odd = sorted([*odd, "other_text"])
         turn: Turn = {
             "finish_reason": finish_reason,
             "class": turn_class(message, finish_reason, response_ids),
-            "marks": marks(message, finish_reason, prompt_ids, response_ids, who.tags, sampling),
+            "marks": odd,
             "prompt_token_ids": prompt_ids,
             "response_token_ids": response_ids,
             "usage": {"prompt_tokens": usage["prompt_tokens"], "completion_tokens": usage["completion_tokens"]},
@@ -68,16 +76,27 @@ def _ids(value: Any, below: int) -> list[int]:
 
 def _message(said: dict[str, Any]) -> Message:
     """The assistant turn as it is stored: content is text, the rest only where there is any."""
-    message: Message = {"role": "assistant", "content": said.get("content") or ""}
+    message: Message = {"role": "assistant", "content": _text(said.get("content") or "")}
     if said.get("reasoning_content"):
-        message["reasoning_content"] = said["reasoning_content"]
+        message["reasoning_content"] = _text(said["reasoning_content"])
     if said.get("tool_calls"):
-        message["tool_calls"] = [
-            {
-                "id": call["id"],
-                "type": "function",
-                "function": {"name": call["function"]["name"], "arguments": call["function"]["arguments"]},
-            }
-            for call in said["tool_calls"]
-        ]
+        message["tool_calls"] = [_call(call["id"], call["function"]) for call in said["tool_calls"]]
+        if len({call["id"] for call in message["tool_calls"]}) < len(message["tool_calls"]):
+            raise TypeError("two calls of one id")
     return message
+
+
+def _call(call_id: Any, function: dict[str, Any]) -> ToolCall:
+    """No arguments at all are an empty object's: servers refuse histories where they are no JSON."""
+    arguments = _text(function["arguments"] or "{}")
+    return {
+        "id": _text(call_id),
+        "type": "function",
+        "function": {"name": _text(function["name"]), "arguments": arguments},
+    }
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("what should be text is none")
+    return value

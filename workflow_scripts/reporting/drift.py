@@ -8,14 +8,13 @@ says that the stored text tells another history, as where a server was given ano
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from workflow_scripts import files
+from workflow_scripts.completions.decoding import says
 from workflow_scripts.errors import PlainError
 from workflow_scripts.prompts import exclude
 from workflow_scripts.prompts import tokenizer as tokenizers
 from workflow_scripts.prompts.rendering import Refused, encode, render
-from workflow_scripts.records import Completion, Message, Turn
+from workflow_scripts.records import Completion, Turn
 from workflow_scripts.run import Run
 
 if TYPE_CHECKING:
@@ -67,7 +66,10 @@ def drift(tokenizer: "PreTrainedTokenizerBase", completion: Completion, number: 
             found.append("prompt")
     except Refused:
         found.append("prompt")
-    if not _says(tokenizer, turn, completion["messages"][at]):
+    decoded: Any = tokenizer.decode(
+        turn["response_token_ids"], skip_special_tokens=False, clean_up_tokenization_spaces=False
+    )
+    if not says(decoded, completion["messages"][at]):
         found.append("text")
     return found
 
@@ -86,30 +88,3 @@ def _tools(completion: Completion, turn: Turn) -> list[dict[str, Any]] | None:
     if isinstance(choice, dict):
         return [tool for tool in tools if tool["function"]["name"] == choice["function"]["name"]]
     return tools
-
-
-def _says(tokenizer: "PreTrainedTokenizerBase", turn: Turn, message: Message) -> bool:
-    """Whether the response ids decode to the message: its parts in their order, for parsers drop what parts them."""
-    decoded: Any = tokenizer.decode(
-        turn["response_token_ids"], skip_special_tokens=False, clean_up_tokenization_spaces=False
-    )
-    at = 0
-    parts = [message.get("reasoning_content", ""), message["content"]]
-    for call in message.get("tool_calls", ()):
-        parts.append(call["function"]["name"])
-        parts += _texts(call["function"]["arguments"])
-    for part in parts:
-        at = decoded.find(part.strip(), at)
-        if at < 0:
-            return False
-    return True
-
-
-def _texts(arguments: str) -> list[str]:
-    """The texts of arguments that any way of writing them holds as they are: plain words."""
-    try:
-        value = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
-        return []
-    words = value.values() if isinstance(value, dict) else ()
-    return [word for word in words if isinstance(word, str) and word.isalnum() and word.isascii()]

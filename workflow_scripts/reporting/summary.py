@@ -21,14 +21,17 @@ def summarize(run: Run, receipts: list[Path], training: Path) -> dict[str, Any]:
     sidecars = audit.all()
     failures = standing_failures(run, run.redrives())
     classes, marks, ended = Counter[str](), Counter[str](), Counter[str]()
-    refused = Counter(row["source"] for row in failures.values() if row["class"] == "refused")
+    refused: dict[str, Counter[str]] = {}
+    for row in failures.values():
+        if row["class"] == "refused":
+            refused.setdefault(row["source"], Counter())[row["reason"]] += 1
     for sidecar in sidecars:
         classes.update(sidecar["classes"])
         marks.update(sidecar["marks"])
-        for source, counts in sidecar["ended"].items():
+        for counts in sidecar["ended"].values():
             ended.update(counts)
-            refused[source] += counts.get("refused", 0)
-    said = Counter((row["source"], row["reason"]) for row in failures.values() if row["class"] == "refused")
+        for source, said in sidecar["refused"].items():
+            refused.setdefault(source, Counter()).update(said)
     seconds = stage_seconds(run.folder / "timings.jsonl")
     output_tokens = sum(sidecar["output_tokens"] for sidecar in sidecars)
     index = files.read_json(training, "files", "rows", "supervised_tokens", "dropped")
@@ -49,12 +52,11 @@ def summarize(run: Run, receipts: list[Path], training: Path) -> dict[str, Any]:
         "marks": dict(sorted(marks.items())),
         "ended": dict(sorted(ended.items())),
         "refused": {  # by source: prompts whose template refused them, at once or on the way, and its usual words
-            source: {"prompts": count, "says": [says for (of, says), _ in said.most_common() if of == source][:3]}
-            for source, count in sorted(refused.items())
-            if count
+            source: {"prompts": words.total(), "says": [says for says, _ in words.most_common(3)]}
+            for source, words in sorted(refused.items())
         },
         "checked": checked,
-        "alarms": alarms(run.folder / "alarms.jsonl") + _drift_alarm(checked),
+        "alarms": alarms(run.folder / "alarms.jsonl") + _drift_alarm(checked) + _text_alarm(marks),
         "prompt_tokens": sum(sidecar["prompt_tokens"] for sidecar in sidecars),
         "output_tokens": output_tokens,
         "tokens_per_second": round(output_tokens / generating, 1) if generating else None,
@@ -93,6 +95,12 @@ def _drift_alarm(checked: dict[str, Any]) -> list[str]:
         f"of {checked['turns']} turns that were checked, {drifted['prompt']} have other prompt ids than their history "
         f"renders to here, and {drifted['text']} other response ids than text; the first: {checked['first']}"
     ]
+
+
+def _text_alarm(marks: Counter[str]) -> list[str]:
+    if not marks["other_text"]:
+        return []
+    return [f"of {marks['other_text']:,} turns the response ids do not decode to the stored text (other_text)"]
 
 
 def _union(spans: list[tuple[float, float]]) -> float:

@@ -148,10 +148,15 @@ def vocabulary(model: Path) -> int | None:
     return sizes[0] if sizes else None
 
 
-def tags(model: Path, texts: Collection[str]) -> dict[str, int]:
-    """Which of the texts are tokens of the model's own, and their ids, as tokenizer.json says; none without one."""
-    path = model / "tokenizer.json"
-    if not path.is_file():
+def tokenizer_json(model: Path) -> Path | None:
+    """The file that holds the model's whole tokenizer, as most have it."""
+    path = (model / "tokenizer.json").absolute()
+    return path if path.is_file() else None
+
+
+def tags(path: Path | None, texts: Collection[str]) -> dict[str, int]:
+    """Which of the texts are tokens of the model's own, and their ids, as its tokenizer.json says; none without one."""
+    if path is None:
         return {}
     added = files.read_json(path).get("added_tokens", [])
     return {token["content"]: token["id"] for token in added if token["content"] in texts}
