@@ -1,14 +1,14 @@
 """A conversation as the server renders it, without the server.
 
-SGLang 0.5.23 hands messages and tools to the chat template as its request types dump them, which can be seen in a
-template that writes a tool as JSON: a tool ends with "defer_loading": null, and a function without a description has
-one that is null. A call's arguments are an object there; of a user's message, only role and content.
+SGLang 0.5.23 hands messages and tools to the chat template as its request types dump them: tools as declarations.py has
+it; a call's arguments as an object; of a user's message, only role and content.
 """
 
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from workflow_scripts.prompts.declarations import as_shown
 from workflow_scripts.records import Message
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def render(
     Some templates want tools without their OpenAI wrapper; SGLang tries that second, and so is it here.
     """
     turns: Any = [_message(message) for message in messages]
-    dumped = [_tool(tool) for tool in tools] if tools else None
+    dumped = [as_shown(tool) for tool in tools] if tools else None
     ways = [dumped, [tool["function"] for tool in dumped]] if dumped else [None]
     why = ""
     for declared in ways:
@@ -65,10 +65,6 @@ def _called(function: Any) -> dict[str, Any]:
         arguments = orjson.loads(function["arguments"])
     except orjson.JSONDecodeError as error:
         raise Refused("Assistant tool call function.arguments must be valid JSON.") from error
+    if not isinstance(arguments, dict):
+        raise Refused("Assistant tool call function.arguments must be a JSON object.")
     return {"name": function["name"], "arguments": arguments}
-
-
-def _tool(tool: dict[str, Any]) -> dict[str, Any]:
-    function = tool.get("function", tool)
-    missing = {key: None for key in ("description", "parameters") if key not in function}
-    return {"type": tool.get("type", "function"), "function": {**function, **missing}, "defer_loading": None}
