@@ -11,6 +11,7 @@ token. Faults are switched on by STANDIN_FAULTS, a JSON object, at the start, an
     hold_after      requests that are answered; later ones wait for ever
     hold_on         a word: prompts that hold it wait until they are aborted
     refuse_on       words: prompts that hold one of them get a 400
+    fail_on         words: prompts that hold one of them get a 500
     garbage_on      a word: prompts that hold it get half a reply
     slow_on         {word: seconds that a reply takes to prompts that hold it}
     say, said_on    a text that is said instead, to prompts that hold the word
@@ -187,6 +188,8 @@ class Standin:
         for word, seconds in self.faults.get("slow_on", {}).items():
             if word in text:
                 await asyncio.sleep(seconds)
+        if any(word in text for word in self.faults.get("fail_on", [])):
+            return web.json_response({"object": "error", "message": "Internal server error"}, status=500)
         if self.faults.get("garbage_on") and self.faults["garbage_on"] in text:
             return web.Response(text=BAD_BODIES["garbage"], content_type="application/json")
         statuses = self.faults.get("next_statuses") or []

@@ -101,6 +101,12 @@ def test_an_outage_fails_no_prompt_for_good() -> None:
     assert {(item["class"], item["final"], item["attempts"]) for item in failed} == {("server_error", False, 8)}
 
 
+def test_a_prompt_that_the_server_fails_with_fails_for_good_though_nobody_else_asks() -> None:
+    done, failed, standin = answer({"fail_on": ["Question 0?"]}, count=1)
+    assert done == [] and [(item["class"], item["final"]) for item in failed] == [("server_error", True)]
+    assert standin.seen == 8 + 1
+
+
 def test_a_reply_that_stays_bad_fails_its_prompt_for_good() -> None:
     done, failed, _ = answer({"garbage": 1000}, count=1)
     assert done == []

@@ -7,8 +7,10 @@ from typing import Any
 
 from tests.standin.audit import processes_of
 from tests.standin.project import Project
+from tests.standin.server import tokens
 from tests.standin.tiny_tokenizer import make_tokenizer
 from workflow_scripts import files
+from workflow_scripts.completions.sampling import settings
 
 TOOLS = [
     {"type": "function", "function": {"name": name, "description": "d", "parameters": {"type": "object"}}}
@@ -77,6 +79,57 @@ def test_every_turn_is_made_anew_whatever_dies(fresh: Project) -> None:
     checked = summary["checked"]
     assert checked["turns"] == checked["drift"]["prompt"] > 40 and len(summary["alarms"]) == 1
     assert summary["marks"] == {"no_call": 2}  # where the model called one of the two recorded tools
+
+
+def test_a_kill_in_the_middle_of_conversations_draws_no_other_settings(fresh: Project) -> None:
+    fresh.config["prompts"] = {"turns": "all"}
+    fresh.config["model"] = {"path": "model", "tokenizer": str(make_tokenizer(fresh.folder / "tokenizer"))}
+    fresh.config["chunks"] = {"count": 1}
+    fresh.config["sampling"] |= {
+        "n": 2,
+        "seed": 3,
+        "temperature": [0.1, 0.2, 0.3],
+        "thinking": {"values": [True, False], "weights": [1, 1]},
+        "by_source": {"questions": {"max_tokens": [150, 151], "thinking": None}},
+    }
+    fresh.write_rows("chats", [chat(number, 3) for number in range(6)])
+    running = fresh.start(STANDIN_FAULTS=json.dumps({"delay": 0.1, "hold_after": 30}))
+    fresh.wait_for_answers(30)  # the later turns of some conversations are never given
+    os.kill(running.pid, signal.SIGKILL)
+    running.wait()
+    assert 0 < fresh.journaled() < 24
+    fresh.finish()
+
+    run = fresh.made
+    rows = list(files.read_jsonl_zst(run.completions("00000")))
+    assert len(rows) == 2 * (12 + 6)
+    for row in rows:
+        sent = settings(run.config.sampling, row, row["sample"])
+        for number, turn in enumerate(row["turns"]):
+            assert turn["sampling"] == {**sent, "seed": 3 + row["sample"] + 64 * number}
+    drawn = {(turn["sampling"]["temperature"], turn["sampling"]["max_tokens"]) for row in rows for turn in row["turns"]}
+    assert len(drawn) == 3 * 3
+
+
+def test_a_conversation_whose_later_turn_fails_is_asked_again_by_a_redrive(fresh: Project) -> None:
+    fresh.config["prompts"] = {"turns": "all"}
+    fresh.config["model"] = {"path": "model", "tokenizer": str(make_tokenizer(fresh.folder / "tokenizer"))}
+    fresh.config["chunks"] = {"count": 1}
+    del fresh.config["sources"]["questions"]
+    rotten = chat(4, 3)
+    rotten["messages"][5]["content"] = "Rot."
+    fresh.write_rows("chats", [chat(number, 3) for number in (1, 2)] + [rotten])
+    fresh.finish(STANDIN_FAULTS=json.dumps({"garbage_on": "Rot."}))
+    run = fresh.made
+    (failure,) = files.read_jsonl_zst(run.failures("00000"))
+    assert (failure["class"], len(failure["turns"]), len(failure["messages"])) == ("bad_reply", 2, 5)
+    for at, turn in zip((2, 4), failure["turns"], strict=True):
+        history = "".join(f"<{item['role']}>{item['content']}" for item in failure["messages"][:at])
+        assert turn["prompt_token_ids"] == tokens(history) and "shared" not in turn
+    assert files.read_json(run.summary)["failure_classes"] == {"bad_reply": 1}
+    fresh.finish("redrive")
+    (row,) = files.read_jsonl_zst(run.completions("r1"))
+    assert (row["prompt_id"], row["ended"], len(row["turns"])) == (failure["prompt_id"], "complete", 3)
 
 
 def test_a_conversation_is_committed_whole(fresh: Project) -> None:

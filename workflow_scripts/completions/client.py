@@ -257,12 +257,13 @@ class Client:
             conversation.take(reply, rid, _answerer(endpoint), task.attempts, time.monotonic() - started)
         except Fault as fault:
             if fault.kind == "aborted" and rid in self._given_up:
-                fault = Fault("no_progress", "the server made no progress")
-            return True, await self._meet(task, endpoint, fault, rid)
+                silence = Fault("no_progress", "the server made no progress")
+            return True, await self._meet(session, task, endpoint, silence, rid)
         except asyncio.CancelledError:
             if rid not in self._given_up:
                 raise
-            return True, await self._meet(task, endpoint, Fault("no_progress", "the server made no progress"), rid)
+            silence = Fault("no_progress", "the server made no progress")
+            return True, await self._meet(session, task, endpoint, silence, rid)
         finally:
             self._in_flight.pop(rid, None)
             self._given_up.discard(rid)
@@ -270,7 +271,9 @@ class Client:
         task.attempts, task.answered_before = 0, None
         return False, None
 
-    async def _meet(self, task: Task, endpoint: Endpoint, fault: Fault, rid: str) -> Task | None:
+    async def _meet(
+        self, session: aiohttp.ClientSession, task: Task, endpoint: Endpoint, fault: Fault, rid: str
+    ) -> Task | None:
         """Do what the fault's policy says."""
         if task.answered_before is None:
             task.answered_before = self.answered
@@ -294,9 +297,22 @@ class Client:
                 return None  # unanswered, not failed: the next run tries it again
             await asyncio.sleep(wait_seconds(task.attempts, self.limits.retry_wait))
             return task
-        others_were_answered = self.answered > task.answered_before
-        self._fail(task, fault, fault.policy.final or (fault.kind == "server_error" and others_were_answered))
+        final = fault.policy.final
+        if fault.kind == "server_error":  # which is the prompt's own, if others are answered
+            final = self.answered > task.answered_before or await self._answers_another(session, endpoint)
+        self._fail(task, fault, final)
         return None
+
+    async def _answers_another(self, session: aiohttp.ClientSession, endpoint: Endpoint) -> bool:
+        """Whether the server answers a plain question, where no other prompt was there to tell."""
+        asked = {"role": "user", "content": "Hello"}
+        body = {"model": endpoint.granted.served_name, "messages": [asked], "rid": uuid4().hex, "max_tokens": 1}
+        try:
+            async with asyncio.timeout(self.limits.stall):
+                await self._post(session, endpoint, body)
+        except (Fault, TimeoutError):
+            return False
+        return True
 
     def _fail(self, task: Task, fault: Fault, final: bool) -> None:
         """End a task. Turns that it has are kept, unless the next run asks for them again."""
