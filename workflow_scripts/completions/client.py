@@ -257,8 +257,8 @@ class Client:
             conversation.take(reply, rid, _answerer(endpoint), task.attempts, time.monotonic() - started)
         except Fault as fault:
             if fault.kind == "aborted" and rid in self._given_up:
-                silence = Fault("no_progress", "the server made no progress")
-            return True, await self._meet(session, task, endpoint, silence, rid)
+                fault = Fault("no_progress", "the server made no progress")
+            return True, await self._meet(session, task, endpoint, fault, rid)
         except asyncio.CancelledError:
             if rid not in self._given_up:
                 raise
