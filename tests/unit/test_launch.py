@@ -255,7 +255,8 @@ def test_no_server_is_told() -> None:
 
 
 def test_the_tokens_that_part_thoughts_from_the_rest(tmp_path: Path) -> None:
-    assert launch.tags(tmp_path, TAGS) == {}
+    assert launch.tokenizer_json(tmp_path) is None and launch.tags(None, TAGS) == {}
     added = [{"id": 7, "content": "<think>"}, {"id": 8, "content": "</think>"}, {"id": 9, "content": "<|im_end|>"}]
     files.write_json(tmp_path / "tokenizer.json", {"added_tokens": added, "model": {}})
-    assert launch.tags(tmp_path, TAGS) == {"<think>": 7, "</think>": 8}
+    path = launch.tokenizer_json(tmp_path)
+    assert path == tmp_path / "tokenizer.json" and launch.tags(path, TAGS) == {"<think>": 7, "</think>": 8}

@@ -23,7 +23,7 @@ from workflow_scripts.jobs import say
 from workflow_scripts.prompts import tokenizer as tokenizers
 from workflow_scripts.prompts.filters import Hit, stretches
 from workflow_scripts.prompts.inputs import Input
-from workflow_scripts.prompts.rendering import Refused, render
+from workflow_scripts.prompts.rendering import FORM, Refused, render
 from workflow_scripts.records import Message
 from workflow_scripts.run import Run
 from workflow_scripts.sources.prompt_ids import Tools, prompt_side
@@ -188,6 +188,7 @@ def open_lengths(run: Run, recorded: Input) -> Lengths | None:
         return None
     content = [entry["sha256"] for entry in found]
     template = tokenizers.template_text(config)
-    key = hashlib.sha256(orjson.dumps([version("transformers"), version("tokenizers"), content, template, kwargs]))
+    by = [FORM, version("transformers"), version("tokenizers")]
+    key = hashlib.sha256(orjson.dumps([by, content, template, kwargs]))
     counts = Counts(files.cache_home() / "tokens" / f"{key.hexdigest()[:16]}.bin")
     return Lengths(counter, counts, config)

@@ -14,6 +14,8 @@ from workflow_scripts.records import Message
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+FORM = 2  # another number where a prompt is rendered otherwise than before: counts are kept by it
+
 Tools = list[dict[str, Any]] | None
 
 
