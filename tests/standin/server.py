@@ -12,6 +12,7 @@ token. Faults are switched on by STANDIN_FAULTS, a JSON object, at the start, an
     hold_on         a word: prompts that hold it wait until they are aborted
     refuse_on       words: prompts that hold one of them get a 400
     fail_on         words: prompts that hold one of them get a 500
+    misquote_on     words: replies to prompts that hold one of them have another text than their ids
     garbage_on      a word: prompts that hold it get half a reply
     slow_on         {word: seconds that a reply takes to prompts that hold it}
     say, said_on    a text that is said instead, to prompts that hold the word
@@ -220,9 +221,10 @@ class Standin:
         if wrong == "abort":
             finish = "abort"
         rid = "someone else's" if wrong == "wrong_id" else body["rid"]
+        misquoted = any(word in text for word in self.faults.get("misquote_on", []))
         if calls and finish == "stop":
             finish = "tool_calls"
-        return completion(body["model"], rid, prompt_ids, response_ids, finish, calls)
+        return completion(body["model"], rid, prompt_ids, response_ids, finish, calls, "?" if misquoted else "")
 
 
 # What may stand where a reply should.
@@ -242,6 +244,7 @@ def completion(
     response_ids: list[int],
     finish: str,
     calls: list[dict[str, Any]] | None = None,
+    misquote: str = "",
 ) -> web.Response:
     """The reply of /v1/chat/completions with `return_token_ids`; with calls, the text is theirs."""
     said = "" if calls else bytes(token - 3 for token in response_ids if 3 <= token < 259).decode(errors="replace")
@@ -265,7 +268,7 @@ def completion(
                     "index": 0,
                     "message": {
                         "role": "assistant",
-                        "content": said,
+                        "content": misquote + said,
                         "reasoning_content": None,
                         "tool_calls": read or None,
                     },

@@ -132,6 +132,18 @@ def test_a_conversation_whose_later_turn_fails_is_asked_again_by_a_redrive(fresh
     assert (row["prompt_id"], row["ended"], len(row["turns"])) == (failure["prompt_id"], "complete", 3)
 
 
+def test_a_server_that_misquotes_itself_is_told(fresh: Project) -> None:
+    result = fresh.run(STANDIN_FAULTS=json.dumps({"misquote_on": ["Chat 5?", "Question 3?"]}))
+    assert result.code == 0, result.output
+    summary = files.read_json(fresh.made.summary)
+    assert summary["marks"] == {"other_text": 2}
+    alarm = "of 2 turns the response ids do not decode to the stored text (other_text)"
+    assert summary["alarms"] == [alarm] and alarm in result.output
+    rows = [row for chunk in fresh.made.chunks() for row in files.read_jsonl_zst(fresh.made.completions(chunk))]
+    marked = {row["messages"][0]["content"] for row in rows if row["turns"][0]["marks"]}
+    assert marked == {"Chat 5?", "Question 3?"}
+
+
 def test_a_conversation_is_committed_whole(fresh: Project) -> None:
     fresh.config["prompts"] = {"turns": "all"}
     fresh.config["model"] = {"path": "model", "tokenizer": str(make_tokenizer(fresh.folder / "tokenizer"))}
