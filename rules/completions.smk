@@ -32,7 +32,7 @@ rule chunk:
     message:
         "Chunk {wildcards.chunk}"
     shell:
-        "exec python -m workflow_scripts.completions.generate {output.sidecar:q} 2> {log:q}"
+        "exec python -m workflow_scripts.completions {output.sidecar:q} 2> {log:q}"
 
 
 rule redriven:
@@ -58,7 +58,7 @@ rule redriven:
     message:
         "Redrive {wildcards.redrive}"
     shell:
-        "exec python -m workflow_scripts.completions.generate {output.sidecar:q} 2> {log:q}"
+        "exec python -m workflow_scripts.completions {output.sidecar:q} 2> {log:q}"
 
 
 rule completions:

@@ -1,5 +1,6 @@
 """What every job does around its work: die with its run, speak plainly, leave its times."""
 
+import fcntl
 import os
 import signal
 import sys
@@ -39,6 +40,18 @@ def run_job(main: Callable[[], None]) -> None:
 def say(text: str) -> None:
     """One line of progress for the person at the terminal."""
     print(text, flush=True)
+
+
+@contextmanager
+def starting(folder: Path) -> Iterator[None]:
+    """Hold this while a job imports what takes long: of many that start at once, only as many do as have a processor.
+
+    Else all of them share the processors, and the first is ready when the last is. `folder` is for the locks.
+    """
+    folder.mkdir(exist_ok=True)
+    with (folder / f"starting.{os.getpid() % len(os.sched_getaffinity(0))}.lock").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @contextmanager

@@ -122,7 +122,7 @@ def pid_of_job(project: Project) -> int:
     return next(
         pid
         for pid, argv in sorted(processes_of(project.folder).items())
-        if "workflow_scripts.completions.generate" in argv and "bash" not in argv
+        if "workflow_scripts.completions" in argv and "bash" not in argv
     )
 
 

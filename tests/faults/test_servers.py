@@ -1,7 +1,10 @@
 """Servers that die, hang, never come up or answer nonsense: the rest goes on, and every prompt is accounted for."""
 
 import json
+from collections import Counter
 from typing import Any
+
+import pytest
 
 from tests.standin.project import Project
 from tests.standin.waiting import until
@@ -16,6 +19,34 @@ def failures(project: Project) -> list[dict[str, Any]]:
     return [row for path in project.made.folder.glob("completions/*.failures.*") for row in files.read_jsonl_zst(path)]
 
 
+NONSENSE = ("garbage", "blank", "no_choices", "not_json", "wrong_json", "foreign_ids", "abort", "wrong_id")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "starts"),
+    [
+        pytest.param({"die_after": 12}, 2, id="dead at half"),
+        pytest.param({"die_after": 12, "away": 3}, 3, id="dead for three minutes"),
+        pytest.param({"load": 5}, 1, id="slow to load"),
+        pytest.param({"loud": True}, 1, id="lines of 200 KB, a log of 1 GB"),
+        pytest.param({"port_taken": True}, 2, id="port taken"),
+        pytest.param({"granted": 2, "delay": 0.2}, 1, id="granted less than asked"),
+        pytest.param(dict.fromkeys(NONSENSE, 2), 1, id="nonsense"),
+        pytest.param({"next_statuses": [500, 503, 429, 400, 500, 503, 429]}, 1, id="statuses"),
+    ],
+)
+def test_a_server_in_trouble_loses_no_prompt(prepared: Project, trouble: dict[str, Any], starts: int) -> None:
+    """Times are a sixtieth of what they would be."""
+    prepared.config["limits"] |= {"restart_wait": 0.5}
+    result = prepared.finish(STANDIN_FAULTS=faults(**trouble))
+    assert "Traceback" not in result.output and prepared.server_starts() >= starts
+    refused = trouble.get("next_statuses", []).count(400)
+    assert [row["class"] for row in failures(prepared)] == ["refused"] * refused
+    assert files.read_json(prepared.made.summary)["completions"] == 24 - refused
+    if "granted" in trouble:
+        assert prepared.most_in_flight() == 2
+
+
 def test_poison_is_found_and_the_rest_is_answered(prepared: Project) -> None:
     # Two of them: most likely in different chunks, whose jobs share the server.
     result = prepared.finish(STANDIN_FAULTS=faults(die_on=["Question 7?", "Chat 3?"]))
@@ -28,6 +59,18 @@ def test_poison_is_found_and_the_rest_is_answered(prepared: Project) -> None:
     assert all(3 <= asked.count(text) <= 7 for text in ("Question 7?", "Chat 3?"))
     # Those that were beside them were asked again a few times only.
     assert max(asked.count(text) for text in set(asked) - {"Question 7?", "Chat 3?"}) <= 7
+
+
+def test_one_poison_among_five_thousand(fresh: Project) -> None:
+    fresh.write_rows("questions", [{"prompt": f"Question {n}?", "response": ""} for n in range(5000)])
+    del fresh.config["sources"]["chats"]
+    fresh.config["chunks"] = {"size": 500}
+    fresh.config["servers"]["args"]["max-running-requests"] = 64
+    fresh.finish(STANDIN_FAULTS=faults(die_on=["Question 2718?"]))
+    [failure] = failures(fresh)
+    assert failure["class"] == "poison" and files.read_json(fresh.made.summary)["completions"] == 4999
+    assert max(Counter(fresh.requests()).values()) <= 12
+    assert len(fresh.requests()) < 5000 + 20 * 64
 
 
 def test_a_server_that_hangs_is_started_anew(prepared: Project) -> None:

@@ -45,11 +45,12 @@ def lines(*texts: str) -> bytes:
     return "".join(json.dumps({"prompt": text}) + "\n" for text in texts).encode()
 
 
-def lock(run: Run, prefix: str) -> list[Any]:
-    """What lock.json of a run that excludes this prefix says of it."""
+def lock(run: Run, *prefixes: str) -> list[Any]:
+    """What lock.json of a run that excludes these prefixes says of them."""
     values = load_yaml(run.folder / "run.yaml")
-    files.write_json(run.folder / "run.yaml", values | {"prompts": {"exclude": [prefix]}})
-    locked: list[Any] = lock_inputs(Run(run.folder), {"exclude": [{"from": prefix}]})["exclude"]
+    files.write_json(run.folder / "run.yaml", values | {"prompts": {"exclude": list(prefixes)}})
+    planned = {"exclude": [{"from": prefix} for prefix in prefixes]}
+    locked: list[Any] = lock_inputs(Run(run.folder), planned)["exclude"]
     return locked
 
 
@@ -72,6 +73,15 @@ def test_a_prefix_is_listed_once_and_binds(run: Run, foreign: "S3Client", tmp_pa
         1: f"s3://draftmill/{top}/first-1/manifest.parquet:0",
         2: f"s3://draftmill/{top}/more.jsonl:0",
     }
+
+
+def test_prefixes_may_be_recorded_in_another_order(run: Run, foreign: "S3Client") -> None:
+    one, two = (f"earlier/{run.name}/{name}.jsonl" for name in ("one", "two"))
+    put(foreign, one, lines("One?"))
+    put(foreign, two, lines("Zero?", "Two?"))
+    recorded = lock(run, *(f"s3://draftmill/{key}" for key in (one, two)))
+    hits = opened(run, recorded[::-1]).check(known("Two?", "One?"))
+    assert [hits[at].repeats for at in (0, 1)] == [f"s3://draftmill/{two}:1", f"s3://draftmill/{one}:0"]
 
 
 def test_an_object_that_was_replaced_fails_the_job(run: Run, foreign: "S3Client", kept: Path) -> None:

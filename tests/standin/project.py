@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
+from itertools import accumulate, count
 from pathlib import Path
 from typing import Any
 
@@ -227,9 +227,16 @@ class Project:
 
     def requests(self, what: str = "asked") -> list[str]:
         """The prompts that stand-ins were asked or answered, over all starts."""
+        return [line["text"] for line in self._noted() if line["what"] == what]
+
+    def most_in_flight(self) -> int:
+        """The most requests that were asked and not answered at one time, where no server died."""
+        steps = accumulate(1 if line["what"] == "asked" else -1 for line in self._noted())
+        return max(steps, default=0)
+
+    def _noted(self) -> list[dict[str, Any]]:
         log = self.folder / "requests.jsonl"
-        lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-        return [line["text"] for line in lines if line["what"] == what]
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
     def wait_for_answers(self, count: int) -> None:
         until(lambda: len(self.requests("answered")) >= count)

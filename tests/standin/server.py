@@ -8,6 +8,11 @@ token. Faults are switched on by STANDIN_FAULTS, a JSON object, at the start, an
     garbage, blank, no_choices, not_json, wrong_json, foreign_ids, abort, wrong_id      that many replies each
     delay           seconds a reply takes                 never_up        the process exits at once
     die_on          words: the process exits when a prompt holds one of them
+    die_after       requests that are answered; with the next one the process exits
+    away            seconds after such an exit in which it does not come up
+    load            seconds before it listens             granted         seats at most, whatever was asked for
+    port_taken      the first start finds its port taken
+    loud            lines of 200 KB in its log, which begins with a gigabyte of nothing
     hold_after      requests that are answered; later ones wait for ever
     hold_on         a word: prompts that hold it wait until they are aborted
     refuse_on       words: prompts that hold one of them get a 400
@@ -28,6 +33,8 @@ import asyncio
 import json
 import os
 import signal
+import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -36,6 +43,7 @@ from uuid import uuid4
 from aiohttp import web
 
 END = 2
+AWAY, TAKEN = Path("away"), Path("taken")  # in the server's folder: until when, and whether it was
 FOREIGN_ID = 259  # the first that is not in the vocabulary
 
 
@@ -176,6 +184,11 @@ class Standin:
         text = body["messages"][-1]["content"]
         if any(word in text for word in self.faults.get("die_on", [])):
             os._exit(9)
+        if self.faults.get("loud"):
+            print("x" * 200_000, flush=True)
+        if self.seen > self.faults.get("die_after", self.seen):
+            AWAY.write_text(str(time.time() + self.faults.get("away", 0)))
+            os._exit(9)
         if self.seen > self.faults.get("hold_after", self.seen):
             await asyncio.Event().wait()
         if self.faults.get("hold_on") and self.faults["hold_on"] in text:
@@ -303,7 +316,16 @@ def main() -> None:
     faults = json.loads(os.environ.get(own) or os.environ.get("STANDIN_FAULTS", "{}"))
     if faults.get("never_up"):
         raise SystemExit("RuntimeError: no room for this server here")
-    standin = Standin(args.max_running_requests, args.context_length, key, faults, os.environ.get("STANDIN_LOG"))
+    if AWAY.exists() and time.time() < float(AWAY.read_text()):
+        raise SystemExit("RuntimeError: the driver is not back yet")
+    if faults.get("loud"):
+        os.truncate(sys.stdout.fileno(), 1 << 30)
+    if faults.get("port_taken") and not TAKEN.exists():
+        TAKEN.touch()
+        socket.create_server(("127.0.0.1", args.port)).detach()  # open until the process ends
+    time.sleep(faults.get("load", 0))
+    seats = min(args.max_running_requests, faults.get("granted", args.max_running_requests))
+    standin = Standin(seats, args.context_length, key, faults, os.environ.get("STANDIN_LOG"))
     scheduler = start_scheduler()
     web.run_app(standin.app(), host="127.0.0.1", port=args.port, print=None, shutdown_timeout=0.5)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -74,6 +74,18 @@ def test_without_earlier_runs_answers_are_as_long_as_they_may_be(tmp_path: Path)
     assert "~80" in text  # of all, too
 
 
+def test_chunks_that_are_not_here_are_not_looked_at(tmp_path: Path) -> None:
+    """Those of a run that is all in the bucket, or a deleted one."""
+    run = make_run(tmp_path, "m-1")
+    write_prompts(run, None)
+    run.prompts("00000").unlink()
+    assert estimate(run)["prompt_tokens"] == 80
+    run.prompts("00001").unlink()
+    told = estimate(run)
+    assert told["prompts"] == 8 and told["prompt_tokens"] == 0 and not told["prompt_tokens_counted"]
+    assert "none of their files is here" in estimate_table(told)
+
+
 def test_earlier_answers_count_by_source_up_to_max_tokens(tmp_path: Path) -> None:
     write_answers(make_run(tmp_path, "m-0"), {"a": [100, 300], "c": [9]})
     long = make_run(tmp_path, "m-2", sampling={"max_tokens": 9000})

@@ -1,5 +1,6 @@
 """Earlier prompts and benchmarks at parse: which files are meant, what of them is in RUN, which mistakes are told."""
 
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,17 @@ def test_folders_files_and_globs_are_found_once(project: Path) -> None:
     assert excluded_files("old/c[1].jsonl") == [("c[1].jsonl", Path("old/c[1].jsonl"))]
 
 
+def test_a_glob_finds_what_the_folder_holds(project: Path) -> None:
+    for name in RUN_FILES:
+        write(f"results/first-11111111/{name}")
+    for folder in ("prompts", "completions"):
+        [found] = excluded_files(f"results/first-11111111/{folder}/*")
+        assert found == ("00000.jsonl.zst", Path(f"results/first-11111111/{folder}/00000.jsonl.zst"))
+        assert [found] == excluded_files(f"results/first-11111111/{folder}")
+    with pytest.raises(PlainError, match="holds no prompts"):
+        excluded_files("results/first-11111111/completions/*.json")
+
+
 def test_linked_folders_are_read_and_dangling_links_are_not(project: Path) -> None:
     write("elsewhere/b.jsonl")
     write("old/a.jsonl")
@@ -156,6 +168,17 @@ def test_what_would_find_the_run_itself_is_refused(project: Path, entry: str, fi
         assert not finds and named.startswith("m-")
 
 
+@pytest.mark.parametrize("entry", ["link/*", "here/link/*-*/manifest.parquet", "link/../odd [1]/*"])
+def test_a_pattern_through_a_link_finds_the_run_too(project: Path, entry: str) -> None:
+    write("odd [1]/other-11111111/manifest.parquet")
+    (project / "link").symlink_to("odd [1]")
+    (project / "here").symlink_to(".")
+    values = {"name": "m", "results": "link", "sources": {"a": {"path": "a.jsonl"}}, "model": {"path": "o/m"}}
+    start.plan(values | {"prompts": {"exclude": ["link/other-*"]}}, "c")
+    with pytest.raises(PlainError, match="would find this run too" if "[" not in entry else "no such file"):
+        start.plan(values | {"prompts": {"exclude": [entry]}}, "c")
+
+
 def test_benchmarks_are_files_of_five_kinds(project: Path) -> None:
     for name in ("a.jsonl", "b/c.parquet", "d.csv", "e.txt", "f.json", "README.md", "b/readme.txt", "LICENSE.txt"):
         write(f"benchmarks/{name}")
@@ -167,8 +190,17 @@ def test_benchmarks_are_files_of_five_kinds(project: Path) -> None:
         "e.txt",
         "f.json",
     ]
+    assert [file.name for file in benchmark_files("benchmarks/*")] == [
+        "a.jsonl",
+        "c.parquet",
+        "d.csv",
+        "e.txt",
+        "f.json",
+    ]
     with pytest.raises(PlainError, match=r"README\.md can't be read"):
-        benchmark_files("benchmarks/*")
+        benchmark_files("benchmarks/README.md")
+    with pytest.raises(PlainError, match=r"benchmarks/\*\.md holds no"):
+        benchmark_files("benchmarks/*.md")
 
 
 # --- the plan ---
@@ -198,6 +230,24 @@ def test_inputs_count_by_content_wherever_they_lie(project: Path, key: str) -> N
     write("moved/b.jsonl", "2")
     assert plan(**{key: ["moved"]}).run.name != named
     assert plan(**{key: []}).run.name == plan().run.name
+
+
+@pytest.mark.parametrize("key", ["exclude", "decontaminate"])
+def test_neither_the_order_of_the_entries_counts_nor_that_one_stands_twice(project: Path, key: str) -> None:
+    for name in ("b", "c"):
+        write(f"old/{name}.jsonl", name)
+    write("more/d.jsonl", "d")
+    entries = ["old", "more/d.jsonl", "old/c.jsonl"] + (["s3://b/one/", "s3://a/two/"] if key == "exclude" else [])
+    named = {plan(**{key: list(order)}).run.name for order in (*permutations(entries), [*entries, "old/*.jsonl"])}
+    assert len(named) == 1
+    assert plan(**{key: entries[:-1]}).run.name not in named
+    find = inputs.excluded_files if key == "exclude" else inputs.benchmark_files
+    recorded = plan(**{key: entries}).inputs[key][::-1]  # of another order, or another machine
+    for entry in entries[:3]:
+        assert checked_files(key, entry, recorded, find, ContentHashes()) == find(entry)
+    write("old/c.jsonl", "other")
+    with pytest.raises(PlainError, match=r"old/c\.jsonl has changed since this run began"):
+        checked_files(key, "old", recorded, find, ContentHashes())
 
 
 def test_settings_and_prefixes_are_in_run(project: Path) -> None:
@@ -272,7 +322,7 @@ def test_a_start_that_fails_leaves_the_link_alone(project: Path, monkeypatch: py
 
 def test_a_job_takes_the_recorded_bytes_only(project: Path) -> None:
     write("old/b.jsonl", "1")
-    [recorded] = plan(exclude=["old"]).inputs["exclude"]
+    recorded = plan(exclude=["old"]).inputs["exclude"]
     hashes = ContentHashes()
     assert checked_files("exclude", "old", recorded, inputs.excluded_files, hashes) == excluded_files("old")
     write("old/b.jsonl", "other")

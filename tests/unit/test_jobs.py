@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -60,3 +62,20 @@ def test_times_are_kept_of_what_succeeded(tmp_path: Path) -> None:
         raise PlainError("no")
     assert (tmp_path / "timings.jsonl").read_text().count('"stage":"sources"') == 1
     assert "prompts" not in (tmp_path / "timings.jsonl").read_text()
+
+
+def test_of_jobs_that_start_at_once_one_a_processor_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    inside: list[int] = []
+    most: list[int] = []
+
+    def job(number: int) -> None:
+        with jobs.starting(tmp_path / "servers"):
+            inside.append(number)
+            most.append(len(inside))
+            time.sleep(0.02)
+            inside.remove(number)
+
+    with ThreadPoolExecutor(5) as threads:
+        list(threads.map(job, range(5)))
+    assert most == [1] * 5

@@ -1,6 +1,7 @@
 """The manifest of a world whose right manifest is known."""
 
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +9,20 @@ import orjson
 import polars as pl
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.standin.shards import read_already, shard_row
 from tests.standin.world import SOURCES, THRESHOLD, World, made_up, overlap
 from workflow_scripts import files
 from workflow_scripts.errors import PlainError
-from workflow_scripts.prompts import arrange, candidates
+from workflow_scripts.prompts import arrange, candidates, mix
 from workflow_scripts.prompts.filters import Hit
 from workflow_scripts.prompts.manifest import build
 from workflow_scripts.prompts.near import text_of
 from workflow_scripts.prompts.split import write_chunks
 from workflow_scripts.records import Message
+from workflow_scripts.run import Run
 from workflow_scripts.sources import shard
 from workflow_scripts.sources.conversion import ShardRow, batch_of
 
@@ -131,6 +135,20 @@ def test_the_same_seed_gives_the_same_manifest_and_another_seed_another(tmp_path
     assert [row["taken"] for row in one[2]["sources"]] == [5] * 17
 
 
+def test_the_manifest_does_not_depend_on_how_many_are_compared_at_once(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config: dict[str, Any] = {
+        "sources": {name: {"take": 5} for name in SOURCES[1:]} | {"s00": {"take": 60, "substitutes": ["s01", "s02"]}},
+        "prompts": {"dedupe": {"near": THRESHOLD}, "total": 108, "fill": ["s03"]},
+    }
+    one = built(tmp_path / "many", world, **config)
+    monkeypatch.setattr(mix, "AT_LEAST", 1)
+    other = built(tmp_path / "few", world, **config)
+    assert one[0].equals(other[0]) and one[1].equals(other[1]) and one[2] == other[2]
+    assert one[2]["taken"] == 108 and one[2]["sources"][0]["substituted"].keys() == {"s01", "s02"}
+
+
 def test_the_side_of_a_prompt_does_not_depend_on_the_seed(tmp_path: Path, world: World) -> None:
     words = [f"word{number}" for number in range(400)]
     sources: dict[str, list[ShardRow]] = {"a": []}
@@ -222,6 +240,66 @@ def test_a_mix_that_falls_short_shows_the_whole_table(tmp_path: Path, world: Wor
     assert lines[-1].endswith("set prompts.allow_short: true")
     config["prompts"]["allow_short"] = True
     check(world, *build(read_already(tmp_path / "short", config, world.shards())))
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_every_prompt_of_every_shard_is_accounted_for(
+    tmp_path_factory: pytest.TempPathFactory, world: World, data: st.DataObject
+) -> None:
+    """Whoever stands in for whom, whatever can't be read, whatever is asked."""
+    names = data.draw(st.lists(st.sampled_from(SOURCES[:6]), min_size=1, max_size=5, unique=True))
+    gone = data.draw(st.sets(st.sampled_from(names)))
+    others = {name: [other for other in names if other != name] for name in names}
+    sources = {
+        name: {
+            "take": data.draw(st.sampled_from(["all", 1, 3, 8, 30])),
+            "substitutes": data.draw(st.permutations(others[name]))[: data.draw(st.integers(0, 3))],
+        }
+        for name in names
+    }
+    total = data.draw(st.none() | st.integers(1, 60))
+    near = data.draw(st.sampled_from([False, THRESHOLD]))
+    prompts = {"allow_short": True, "dedupe": {"exact": data.draw(st.booleans()), "near": near}, "total": total}
+    if total is not None:
+        prompts["fill"] = data.draw(st.permutations(names))[: data.draw(st.integers(0, 3))]
+    shards = world.shards()
+    folder = tmp_path_factory.mktemp("made")
+    run = read_already(folder, {"sources": sources, "prompts": prompts}, {name: shards[name] for name in names})
+    cannot_be_read(run, gone)
+    manifest, dropped, account = build(run)
+    rows = {name: [] if name in gone else world.rows[name] for name in names}
+    check(World(rows=rows), manifest, dropped, account)
+    assert sum(row["taken"] for row in account["sources"]) + sum(account["filled"].values()) == account["taken"]
+    assert all(row["asked"] == "all" or row["taken"] <= row["asked"] for row in account["sources"])
+    assert total is None or (account["taken"] <= total and account["short"] == (account["taken"] < total))
+
+
+def cannot_be_read(run: Run, names: Iterable[str]) -> None:
+    unavailable = {"kind": "gated", "reason": "o/d is gated"}
+    lock = files.read_json(run.lock)
+    for name in names:
+        lock["sources"][name] = {"unavailable": unavailable}
+        files.write_json(run.source(name), {"source": name, "unavailable": unavailable})
+    files.write_json(run.lock, lock)
+
+
+def test_a_source_that_nothing_stands_in_for_is_told(tmp_path: Path, world: World) -> None:
+    def run(name: str, substitutes: list[str], **prompts: Any) -> Built:
+        config = {"sources": {"s00": {"substitutes": substitutes}}, "prompts": prompts}
+        run = read_already(tmp_path / name, config, world.shards())
+        cannot_be_read(run, ["s00"])
+        return build(run)
+
+    with pytest.raises(PlainError) as error:
+        run("drained", ["s01"])  # which gives all itself
+    lines = str(error.value).splitlines()
+    assert lines[0] == "nothing stands in for s00:" and lines[3].strip() == "can't be read: o/d is gated"
+    assert lines[-1].endswith("or set prompts.allow_short: true")
+    manifest, _, account = run("short", ["s01"], allow_short=True)
+    assert account["short"] and account["unreplaced"] == ["s00"] and len(manifest) == account["taken"]
+    _, _, account = run("total", ["s01"], total=20)
+    assert not account["short"] and account["taken"] == 20
 
 
 def test_a_mix_of_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,18 +2,21 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workflow_scripts.prompts import mix as mixing
 from workflow_scripts.prompts.mix import (
     DUPLICATE,
     NEAR_DUPLICATE,
     Candidate,
+    Drawn,
     Drop,
     Ref,
+    Stream,
     Text,
     draw,
     order_key,
@@ -39,11 +42,11 @@ def test_quotas_add_up_and_none_exceeds_its_take(takes: list[int], total: int) -
     assert all(0 <= quota <= take for quota, take in zip(result, takes, strict=True))
 
 
-def candidates(shard: str, keys: Iterable[str]) -> list[Candidate]:
-    return [Candidate(Ref(shard, row), key) for row, key in enumerate(keys)]
+def candidates(shard: str, keys: Iterable[str]) -> Stream:
+    return Stream(Candidate(Ref(shard, row), key) for row, key in enumerate(keys))
 
 
-NONE: list[list[Candidate]] = [[], []]  # two sources' substitutes
+NONE: list[list[Stream]] = [[], []]  # two sources' substitutes
 KEYS = st.lists(st.integers(0, 60).map(str), max_size=40)
 
 
@@ -68,7 +71,7 @@ class Neighbours:
 
 @st.composite
 def mixes(draw_: st.DrawFn) -> dict[str, Any]:
-    """The arguments of a draw: of the candidates some are dropped by a filter."""
+    """Shards, and who draws from which: of the candidates some are dropped by a filter, and shards may be shared."""
     takes = draw_(TAKES)
 
     def shard(name: str) -> list[Candidate]:
@@ -81,20 +84,62 @@ def mixes(draw_: st.DrawFn) -> dict[str, Any]:
             found.append(Candidate(ref, str(key), Text(str(key), ""), drop))
         return found
 
+    sources = [str(index) for index in range(len(takes))]
+    names = st.lists(st.sampled_from([*sources, "more", "others", "rest"]), max_size=3, unique=True)
     return {
-        "sources": [shard(str(index)) for index in range(len(takes))],
-        "substitutes": [shard(f"for {index}") for index in range(len(takes))],
+        "shards": {name: shard(name) for name in [*sources, "more", "others", "rest"]},
+        "sources": sources,
+        "substitutes": [draw_(names) for _ in sources],
         "takes": takes,
         "total": draw_(st.none() | st.integers(1, 120)),
-        "fill": [shard(f"fill {index}") for index in range(draw_(st.integers(0, 2)))],
+        "fill": draw_(names),
     }
+
+
+def drawn_of(mix: dict[str, Any], *, near: bool) -> tuple[list[Drawn], list[Drawn]]:
+    streams = {name: Stream(found) for name, found in mix["shards"].items()}
+    return draw(
+        [streams[name] for name in mix["sources"]],
+        [[streams[name] for name in names] for names in mix["substitutes"]],
+        mix["takes"],
+        mix["total"],
+        [streams[name] for name in mix["fill"]],
+        Neighbours() if near else None,
+    )
+
+
+@given(mix=mixes(), near=st.booleans())
+def test_what_is_drawn_does_not_depend_on_how_many_are_asked_for_at_once(mix: dict[str, Any], near: bool) -> None:
+    expected = drawn_of(mix, near=near)
+    for least, most in ((1, 1), (1, 7), (7, 7)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(mixing, "AT_LEAST", least)
+            patch.setattr(mixing, "AT_ONCE", most)
+            assert drawn_of(mix, near=near) == expected
+
+
+def test_where_few_are_wanted_many_are_compared_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source that lacks one prompt, and holds hundreds that are near."""
+    compared = []
+
+    class Counting(Neighbours):
+        def begin(self, batch: Sequence[Text]) -> None:
+            compared.append(len(batch))
+            super().begin(batch)
+
+    keys = ["0", *["1"] * 600, "5", "7"]
+    stream = Stream(Candidate(Ref("a", row), f"{key} {row}", Text(key, "")) for row, key in enumerate(keys))
+    drawn, _ = draw([stream], [[]], [2], None, near=Counting())
+    assert [ref.row for ref in drawn[0].refs] == [0, 601] and len(drawn[0].drops) == 600
+    assert compared == [256, 256, 91]
+    assert [each.ref.row for each in stream.take(9)] == [602]
 
 
 @given(mix=mixes(), near=st.booleans())
 def test_every_candidate_is_taken_dropped_with_its_reason_or_not_reached(mix: dict[str, Any], near: bool) -> None:
-    drawn, filled = draw(**mix, near=Neighbours() if near else None)
-    assert draw(**mix, near=Neighbours() if near else None) == (drawn, filled)
-    shards = [*mix["sources"], *mix["substitutes"], *mix["fill"]]
+    drawn, filled = drawn_of(mix, near=near)
+    assert drawn_of(mix, near=near) == (drawn, filled)
+    shards = list(mix["shards"].values())
     candidates = {each.ref: each for shard in shards for each in shard}
     taken = [ref for item in [*drawn, *filled] for ref in item.refs]
     drops = [drop for item in [*drawn, *filled] for drop in item.drops]
@@ -118,20 +163,22 @@ def test_every_candidate_is_taken_dropped_with_its_reason_or_not_reached(mix: di
 
 @given(mix=mixes(), near=st.booleans())
 def test_takes_and_total_are_met_whenever_they_can_be(mix: dict[str, Any], near: bool) -> None:
-    drawn, filled = draw(**mix, near=Neighbours() if near else None)
+    drawn, filled = drawn_of(mix, near=near)
     count = sum(len(item.refs) for item in [*drawn, *filled])
     reached = {ref for item in [*drawn, *filled] for ref in [*item.refs, *(drop.ref for drop in item.drops)]}
     total = mix["total"]
     assert total is None or count <= total
     full = total is not None and count == total
-    for item, take, own, stand_in in zip(drawn, mix["takes"], mix["sources"], mix["substitutes"], strict=True):
+    shards = mix["shards"]
+    for item, take, own, stand_ins in zip(drawn, mix["takes"], mix["sources"], mix["substitutes"], strict=True):
         assert take == "all" or len(item.refs) <= take
         # One that falls short has looked at all there is for it.
-        assert full or len(item.refs) == take or reached.issuperset(each.ref for each in [*own, *stand_in])
+        looked_at = [each.ref for name in (own, *stand_ins) for each in shards[name]]
+        assert full or len(item.refs) == take or reached.issuperset(looked_at)
     if total is None:
         assert not any(item.refs or item.drops for item in filled)
     elif not full:
-        assert reached.issuperset(each.ref for shard in mix["fill"] for each in shard)
+        assert reached.issuperset(each.ref for name in mix["fill"] for each in shards[name])
 
 
 def test_a_short_source_is_made_up_for_by_the_others_takes() -> None:
@@ -140,11 +187,11 @@ def test_a_short_source_is_made_up_for_by_the_others_takes() -> None:
 
 
 def test_a_source_that_stands_in_for_another_first_gives_what_it_is_asked_itself() -> None:
-    later = iter(candidates("later", "123456789"))
-    drawn, _ = draw([[], later], [later, ()], ["all", 5], None)
+    later = candidates("later", "123456789")
+    drawn, _ = draw([Stream(()), later], [[later], ()], ["all", 5], None)
     assert [len(item.refs) for item in drawn] == [4, 5]
-    later = iter(candidates("later", "123456789"))
-    drawn, _ = draw([candidates("a", "x"), later], [later, ()], [6, "all"], 20)
+    later = candidates("later", "123456789")
+    drawn, _ = draw([candidates("a", "x"), later], [[later], ()], [6, "all"], 20)
     assert [len(item.refs) for item in drawn] == [1, 9]
 
 
@@ -154,21 +201,23 @@ def test_only_a_taken_prompt_drops_another() -> None:
     assert [item.drops for item in drawn] == [[], [Drop(Ref("b", 1), DUPLICATE, Ref("a", 0), "")]]
 
 
-def test_a_stand_in_is_asked_for_nothing_that_is_not_needed() -> None:
-    asked: list[str] = []
+def test_no_stand_in_is_read_that_is_not_needed() -> None:
+    read: list[str] = []
 
-    def stand_in(shard: str, count: int) -> Iterator[Candidate]:
-        for row in range(count):
-            asked.append(shard)
-            yield Candidate(Ref(shard, row), f"{shard} {row}")
+    def stand_in(shard: str, count: int) -> Stream:
+        def rows() -> Iterator[Candidate]:
+            read.append(shard)
+            yield from (Candidate(Ref(shard, row), f"{shard} {row}") for row in range(count))
+
+        return Stream(rows())
 
     own = [candidates("a", "12"), candidates("b", "3456")]
-    substitutes = [chain(stand_in("first", 2), stand_in("second", 9)), stand_in("third", 9)]
+    substitutes = [[stand_in("first", 2), stand_in("second", 9)], [stand_in("third", 9)]]
     drawn, filled = draw(own, substitutes, [5, 4], 12, [stand_in("fill", 9), stand_in("more", 9)])
     assert [ref.shard for ref in drawn[0].refs] == ["a", "a", "first", "first", "second"]
     assert [ref.shard for ref in drawn[1].refs] == ["b"] * 4
     assert [len(item.refs) for item in filled] == [3, 0]
-    assert Counter(asked) == {"first": 2, "second": 1, "fill": 3}
+    assert read == ["first", "second", "fill"]
 
 
 @given(count=st.integers(0, 1000), chunks=st.integers(1, 50))

@@ -154,3 +154,23 @@ def test_what_whole_conversations_are_told_by() -> None:
     others: list[list[Message]] = [[user("Q"), user("What now?")], [user("Q"), assistant("A"), user("Why?")], base[:1]]
     assert len({whole_key(messages, None) for messages in [base, *others]}) == 4
     assert asked_of(base, "first") == base[:1] and asked_of(base, "all") == [base[0], base[2]]
+
+
+def declared(description: str, **more: Any) -> list[dict[str, Any]]:
+    return [{"type": "function", "function": {"name": "f", "description": description, **more}}]
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "same"),
+    [
+        ("Says hi.", "says  HI.", True),
+        ("Says hi.\n\tThen bye.", " Says hi. Then bye.\n", True),
+        ("caf\u00e9\u2028x", "cafe\u0301 X", True),
+        ("a\\nb", "a b", False),  # a backslash is no white space
+        ("Says hi.", "Says ho.", False),
+    ],
+)
+def test_the_text_of_tools_counts_as_that_of_messages_does(one: str, two: str, same: bool) -> None:
+    keys = {identify([user("Q")], declared(text, enum=["x", 1, None])).dedupe_key for text in (one, two)}
+    assert (len(keys) == 1) == same
+    assert identify([user("Q")], declared(one)).dedupe_key not in keys

@@ -133,7 +133,9 @@ def test_near_duplicates_are_dropped_on_file_and_the_evaluation_set_is_apart(fre
     story = "Tell me a story of a fox, a crow and a very large piece of cheese"
     fresh.write_rows("questions", [{"prompt": f"{n} {story * 2}?", "response": ""} for n in range(1, 9)])
     fresh.config["prompts"] = {"dedupe": {"near": 0.8}, "eval": 0.5}
-    fresh.finish()
+    result = fresh.finish()
+    (line,) = result.lines("set apart for evaluation: ")
+    assert " of 13 prompts, by first_id: the same in every run" in line and "smaller shares are part of it" in line
     dropped = pl.read_parquet(fresh.made.dropped)
     manifest = pl.read_parquet(fresh.made.manifest)
     assert dropped["reason"].to_list() == ["near_duplicate"] * 7 and len(manifest) == 13

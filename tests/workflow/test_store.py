@@ -107,6 +107,7 @@ def test_a_new_machine_takes_a_published_run_from_the_bucket(
             setup = files.read_json(prepared.made.folder / "setup" / f"{stamp}.json")
             assert setup == {"skipped": "no chunk is left to generate"}
 
+        assert prepared.run("prompts").code == 0
         verified = prepared.run("verify")
         assert verified.code == 0 and "are as published" in verified.output, verified.output
         client = raw_client(access)

@@ -42,8 +42,8 @@ def repeats(ids: list[int]) -> bool:
     closes a turn is left out.
     """
     tail = ids[-REPETITION_TOKENS - 1 : -1]
-    if len(tail) < REPETITION_TOKENS:
-        return False
+    if len(tail) < REPETITION_TOKENS or tail.count(tail[-1]) < REPETITION_TOKENS // REPETITION_PERIOD:
+        return False  # in a loop the last token comes once a period
     return any(tail[period:] == tail[:-period] for period in range(1, REPETITION_PERIOD + 1))
 
 

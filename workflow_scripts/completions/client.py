@@ -105,7 +105,8 @@ class Client:
         """Make every answer. Returns when nothing is left, or stopped: then tasks may be unanswered."""
         self._suspects = [task for task in tasks if task.crashes >= SUSPECT_CRASHES]
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=30)
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
+        connector, cookies = aiohttp.TCPConnector(limit=0), aiohttp.DummyCookieJar()
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout, cookie_jar=cookies) as session:
             watchdog = asyncio.create_task(self._watchdog(session).watch())
             try:
                 await self._answer_all(session, deque(task for task in tasks if task.crashes < SUSPECT_CRASHES))

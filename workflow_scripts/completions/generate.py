@@ -3,7 +3,6 @@
 A redrive (redrive.py) is one more chunk.
 """
 
-import argparse
 from pathlib import Path
 
 from workflow_scripts import files
@@ -12,7 +11,7 @@ from workflow_scripts.completions.finish import ChunkJournal, expected_keys, fin
 from workflow_scripts.completions.work import Work
 from workflow_scripts.errors import PlainError
 from workflow_scripts.files import Journal, Locked
-from workflow_scripts.jobs import run_job, say, timed
+from workflow_scripts.jobs import say
 from workflow_scripts.publishing.restore import restore_chunk
 from workflow_scripts.records import Prompt
 from workflow_scripts.run import Run, is_redrive
@@ -53,16 +52,3 @@ def prompts_file(run: Run, chunk: str) -> Path:
         say(f"chunk {chunk}: its prompts file is gone; made again from the manifest")
         write_chunks(run, [chunk])
     return path
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Answer one chunk of prompts with the target model.")
-    parser.add_argument("sidecar", type=Path, help="results/RUN/completions/CHUNK.json, the last file to be written")
-    sidecar = parser.parse_args().sidecar
-    run = Run.holding(sidecar)
-    with timed(run.folder, "completions"):
-        generate(run, sidecar.stem)
-
-
-if __name__ == "__main__":
-    run_job(main)

@@ -15,7 +15,8 @@ def account(run: Run, shards: Shards, drawn: list[Drawn], filled: list[Drawn]) -
     """For each source what was asked, found, dropped by reason and taken, what stood in for it, and whom it filled up.
 
     Of each shard, be it a source's or (in `others`) one that only stood in: available = the dropped + own +
-    stood_in_for + filled + not_drawn.
+    stood_in_for + filled + not_drawn. `unreplaced` are sources that can't be read, were to give all, and for which
+    nothing stood in; where a `total` is met they are not missed.
     """
     config = run.config
     takes = [source.take for source in config.sources.values()]
@@ -65,11 +66,18 @@ def account(run: Run, shards: Shards, drawn: list[Drawn], filled: list[Drawn]) -
     asked = config.prompts.total
     if asked is None:
         asked = sum(len(r.refs) if quota == "all" else quota for quota, r in zip(wanted, drawn, strict=True))
+    # Of one that can't be read nobody knows how many all are: where nothing stands in for it, all are missing.
+    unreplaced = [
+        row["source"]
+        for row, result in zip(sources, drawn, strict=True)
+        if row["unavailable"] and row["asked"] == "all" and not (result.refs or result.drops)
+    ]
     return {
         "run": run.name,
         "asked": asked,
         "taken": taken,
-        "short": taken < asked,
+        "short": taken < asked or (config.prompts.total is None and bool(unreplaced)),
+        "unreplaced": unreplaced,
         "sources": sources,
         "others": [
             {"source": name, **of_shard(name, len(frame))}

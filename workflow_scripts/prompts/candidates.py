@@ -1,6 +1,6 @@
 """The prompts that a mix draws from: each shard's in its seeded order, a stand-in's only once it is needed."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from workflow_scripts.config import Reading
 from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import say
 from workflow_scripts.prompts.filters import Filter, Hit
-from workflow_scripts.prompts.mix import AT_ONCE, Candidate, Drop, Ref, Text, order_key
+from workflow_scripts.prompts.mix import AT_ONCE, Candidate, Drop, Ref, Stream, Text, order_key
 from workflow_scripts.run import Run
 from workflow_scripts.sources.locking import Locked, lock_dataset
 from workflow_scripts.sources.normalize import ensure_shard
@@ -32,34 +32,32 @@ class Shards:
     stand_ins: dict[str, Locked] = field(default_factory=dict)
     frames: dict[str, pl.DataFrame] = field(default_factory=dict)
     paths: dict[str, Path] = field(default_factory=dict)
-    _waiting: dict[str, Iterator[Candidate]] = field(default_factory=dict)
+    _streams: dict[str, Stream] = field(default_factory=dict)
 
-    def own(self, name: str) -> Iterator[Candidate]:
-        """The candidates of a source in the order to draw in; none if it can't be read."""
+    def own(self, name: str) -> Stream:
+        """The candidates of a source; none if it can't be read."""
         if not self._available(name):
-            return iter(())
-        self._waiting[name] = self._of_shard(name, source_shard(self.run, name))
-        return self._waiting[name]
+            return Stream(())
+        self._streams[name] = Stream(self._of_shard(name, source_shard(self.run, name)))
+        return self._streams[name]
 
-    def substitutes(self, name: str) -> Iterator[Candidate]:
-        """The candidates of a source's stand-ins, as far as the mix asks for them."""
+    def substitutes(self, name: str) -> Iterable[Stream]:
+        """A source's stand-ins, each read only if the mix asks for it."""
         source = self.run.config.sources[name]
-        if source.take == "all" and self._available(name):  # it can't fall short
-            return iter(())
-        return self._first_of(source.substitutes, only_one=source.take == "all")
+        if source.take == "all":
+            return () if self._available(name) else self._first_readable(source.substitutes)
+        return [self.fill(each, reading) for each, reading in source.substitutes.items()]
 
-    def fill(self, name: str, reading: Reading) -> Iterator[Candidate]:
+    def fill(self, name: str, reading: Reading) -> Stream:
         """The candidates of a stand-in, read only when the first is asked for; nothing if it can't be read."""
-        if name in self._waiting:
-            yield from self._waiting[name]
-            return
+        return self._streams.setdefault(name, Stream(self._of_stand_in(name, reading)))
+
+    def _of_stand_in(self, name: str, reading: Reading) -> Iterator[Candidate]:
         locked = self._locked(name, reading)
         if "unavailable" in locked:
             say(f"{name} can't stand in: {locked['unavailable']['reason']}")
-            self._waiting[name] = iter(())
             return
-        self._waiting[name] = self._of_shard(name, ensure_shard(self.run.results, name, reading, locked))
-        yield from self._waiting[name]
+        yield from self._of_shard(name, ensure_shard(self.run.results, name, reading, locked))
 
     def _locked(self, name: str, reading: Reading) -> Locked:
         """What is recorded of a stand-in, as of a source once for the run: before anything of it is read."""
@@ -77,10 +75,11 @@ class Shards:
     def _available(self, name: str) -> bool:
         return "unavailable" not in files.read_json(self.run.source(name))
 
-    def _first_of(self, readings: dict[str, Reading], *, only_one: bool) -> Iterator[Candidate]:
+    def _first_readable(self, readings: dict[str, Reading]) -> Iterator[Stream]:
+        """Who stands in for a source that gives all: one, however much it has, once the mix has asked for it."""
         for name, reading in readings.items():
-            yield from self.fill(name, reading)
-            if only_one and name in self.frames:
+            yield self.fill(name, reading)
+            if name in self.frames:
                 return
 
     def _of_shard(self, name: str, shard: Path) -> Iterator[Candidate]:

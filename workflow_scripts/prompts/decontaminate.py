@@ -269,8 +269,8 @@ def open_decontaminate(run: Run, recorded: list[inputs.Input]) -> Decontaminate:
     settings = run.config.prompts.decontaminate
     hashes = ContentHashes()
     rows: list[BenchmarkRow] = []
-    for entry, was in zip(settings.files, recorded, strict=True):
-        for file in inputs.checked_files("decontaminate", entry, was, inputs.benchmark_files, hashes):
+    for entry in settings.files:
+        for file in inputs.checked_files("decontaminate", entry, recorded, inputs.benchmark_files, hashes):
             rows += [
                 BenchmarkRow(f"{file.path}:{number}", texts)
                 for number, texts in benchmarks.read(file.path, settings.columns)

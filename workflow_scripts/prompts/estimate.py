@@ -100,8 +100,11 @@ def _lengths(other: Run, chunks: list[str], most: int) -> tuple[Counter[str], Co
 
 
 def characters(run: Run) -> dict[str | None, float]:
-    """Characters of a prompt on average, tools included, by source and, as None, of all: from a sample of chunks."""
-    chunks = run.chunks()
+    """Characters of a prompt on average, tools included, by source and, as None, of all: from a sample of chunks.
+
+    Empty where no file of prompts is here: those of a run that is all in the bucket are not made again.
+    """
+    chunks = [chunk for chunk in run.chunks() if run.prompts(chunk).exists()]
     manifest = manifest_file.read(run, ["chunk"])
     step = max(1, len(manifest) // SAMPLED_PROMPTS)
     counts, lengths = Counter[str | None](), Counter[str | None]()
@@ -172,7 +175,7 @@ def estimate(run: Run) -> dict[str, Any]:
         "disk_bytes": answers * BYTES_PER_ANSWER + output * BYTES_PER_TOKEN,
         "store_bytes": None if config.publish.store == "none" else stored,
         "earlier_runs": earlier.runs,
-        "assumptions": _assumptions(run, sources, earlier, counted),
+        "assumptions": _assumptions(run, sources, earlier, None if counted else typical),
     }
 
 
@@ -192,8 +195,10 @@ def _time(earlier: Measured, output: int) -> dict[str, Any]:
     }
 
 
-def _assumptions(run: Run, sources: list[dict[str, Any]], earlier: Measured, counted: bool) -> list[str]:
-    """What the numbers rest on, a line each."""
+def _assumptions(
+    run: Run, sources: list[dict[str, Any]], earlier: Measured, typical: dict[str | None, float] | None
+) -> list[str]:
+    """What the numbers rest on, a line each. `typical`: what prompts without a count go by, if there are any."""
     lines = []
     unknown = [row["source"] for row in sources if not row["answers_looked_at"]]
     if len(unknown) < len(sources):
@@ -206,8 +211,10 @@ def _assumptions(run: Run, sources: list[dict[str, Any]], earlier: Measured, cou
             f"they can be; no "
             f"earlier run of this model here has any"
         )
-    if not counted:
+    if typical:
         lines.append(f"prompts that no tokenizer counted: {CHARACTERS_PER_TOKEN} characters a token, from a sample")
+    elif typical is not None:
+        lines.append("prompts that no tokenizer counted: 0 tokens, for none of their files is here to be looked at")
     lines.append(
         f"disk: {BYTES_PER_TOKEN} bytes a token and {BYTES_PER_ANSWER:,} an answer, journals included; store: "
         f"{STORED_BYTES_PER_TOKEN} bytes a token"

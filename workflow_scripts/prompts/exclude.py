@@ -77,14 +77,15 @@ def open_exclude(run: Run, recorded: list[inputs.Input]) -> Exclude:
     """The filter of a run's `prompts.exclude`, by what lock.json recorded of it."""
     hashes = ContentHashes()
     earlier: list[tuple[str, pl.DataFrame]] = []
-    for entry, was in zip(run.config.prompts.exclude, recorded, strict=True):
+    for entry in run.config.prompts.exclude:
         if entry.startswith(inputs.S3):
             from workflow_scripts.prompts import earlier_s3  # boto3 takes a second
 
             prefix = entry[: entry.rfind("/") + 1]
+            was = next(each for each in recorded if each["from"] == entry)
             found = [(f"{prefix}{file.name}", file.path) for file in earlier_s3.fetch(run, was)]
         else:
-            local = inputs.checked_files("exclude", entry, was, inputs.excluded_files, hashes)
+            local = inputs.checked_files("exclude", entry, recorded, inputs.excluded_files, hashes)
             found = [(str(file.path), file.path) for file in local]
         earlier += [(name, read_earlier(path, name)) for name, path in found]
     hashes.save()

@@ -13,8 +13,11 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
 
 from workflow_scripts.config import Config
 from workflow_scripts.errors import PlainError
@@ -61,23 +64,32 @@ def plan_inputs(config: Config, hashes: "ContentHashes") -> dict[str, list[Input
 def _plan_input(entry: str, find: Callable[[str], list[LocalFile]], hashes: "ContentHashes") -> Input:
     if entry.startswith(S3):
         return {"from": entry}
-    return {
-        "from": entry,
-        "files": [
-            {"name": file.name, "bytes": file.path.stat().st_size, "sha256": hashes.of(file.path)}
-            for file in find(entry)
-        ],
-    }
+    return {"from": entry, "files": _contents(find(entry), hashes)}
+
+
+def _contents(found: Iterable[LocalFile], hashes: "ContentHashes") -> list[dict[str, Any]]:
+    return [{"name": file.name, "bytes": file.path.stat().st_size, "sha256": hashes.of(file.path)} for file in found]
 
 
 def identity_of(inputs: dict[str, list[Input]]) -> dict[str, Any]:
-    """What of the inputs is in RUN: the content of local files, wherever they lie, and the names of S3 prefixes."""
-    return {key: [entry.get("files", entry["from"]) for entry in entries] for key, entries in inputs.items()}
+    """What of the inputs is in RUN: the content of local files, wherever they lie, and the names of S3 prefixes.
+
+    Neither their order counts nor that one is named twice: they decide nothing about what is dropped.
+    """
+    found = {}
+    for key, entries in inputs.items():
+        different = {orjson.dumps(what): what for what in (entry.get("files", entry["from"]) for entry in entries)}
+        found[key] = [different[each] for each in sorted(different)]
+    return found
 
 
 def excluded_files(entry: str) -> list[LocalFile]:
-    """The files of earlier prompts that `entry` (a file, a folder or a glob of these) names; see `choose`."""
+    """The files of earlier prompts that `entry` (a file, a folder or a glob of these) names; see `choose`.
+
+    What a folder's files are read without is no mistake where a glob finds it, only where it is named.
+    """
     found: dict[Path, LocalFile] = {}
+    named = _exists(Path(entry))
     for path in _matches(entry):
         if (link := _moving_link(path)) is not None:
             if Path(entry).is_relative_to(link):
@@ -87,6 +99,8 @@ def excluded_files(entry: str) -> list[LocalFile]:
                 )
             continue
         if path.is_file():
+            if not named and (ending(path) is None or NOT_PROMPTS.search(path.as_posix())):
+                continue
             if ending(path) is None:
                 raise PlainError(f"{path} can't be read; earlier prompts are .parquet, .jsonl or .json files")
             found.setdefault(path.resolve(), LocalFile(path.name, path))
@@ -121,7 +135,9 @@ def _finds(entry: str, run: Path) -> bool:
     """Whether an entry names a run's folder, one above it, or what is excluded by in it."""
     if _exists(Path(entry)):
         return run.is_relative_to(Path(entry).resolve())
-    pattern = Path(os.path.abspath(entry)).parts  # noqa: PTH100
+    parts = Path(os.path.abspath(entry)).parts  # noqa: PTH100
+    folders = list(takewhile(lambda part: not glob.has_magic(part), parts))
+    pattern = [*map(glob.escape, Path(*folders).resolve().parts), *parts[len(folders) :]]  # `run` goes through no link
     inside = ("manifest.parquet", "prompts", "prompts/00000.jsonl.zst", "completions", "completions/00000.jsonl.zst")
     return any(_names(pattern, path.parts) for path in (run, *run.parents, *(run / name for name in inside)))
 
@@ -138,10 +154,13 @@ def _names(pattern: Sequence[str], parts: Sequence[str]) -> bool:
 
 
 def benchmark_files(entry: str) -> list[LocalFile]:
-    """The benchmark files that `entry` (a file, a folder or a glob of these) names."""
+    """The benchmark files that `entry` (a file, a folder or a glob of these) names; of a glob those of a folder."""
     found = []
+    named = _exists(Path(entry))
     for path in _matches(entry):
         if path.is_file():
+            if not named and (not _is_benchmark(path.name) or NOT_BENCHMARKS.search(path.as_posix())):
+                continue
             if not _is_benchmark(path.name):
                 raise PlainError(f"{path} can't be read; benchmarks are .jsonl, .json, .parquet, .csv or .txt files")
             found.append(LocalFile(path.name, path))
@@ -221,21 +240,24 @@ def _and_above(folder: str) -> Iterator[str]:
 
 
 def checked_files(
-    key: str, entry: str, recorded: Input, find: Callable[[str], list[LocalFile]], hashes: "ContentHashes"
+    key: str, entry: str, recorded: Iterable[Input], find: Callable[[str], list[LocalFile]], hashes: "ContentHashes"
 ) -> list[LocalFile]:
-    """The files of a local input, where the config says. PlainError unless they have the recorded names and bytes.
+    """The files of a local input, where the config says. PlainError unless one was recorded with these names and bytes.
 
-    The record may be another machine's, where the same files lie elsewhere. Names and bytes are in RUN, so that a start
-    with other ones is another run.
+    The record may be another machine's, where the same files lie elsewhere, or of a config in another order. Names and
+    bytes are in RUN, so that a start with other ones is another run.
     """
     remedy = "Put the old ones back, or run the same line again: with the new ones it starts a new run"
     try:
         found = find(entry)
     except PlainError as error:
         raise PlainError(f"prompts.{key}: {error}. The run began with it: put it back") from error
-    if [file.name for file in found] != [file["name"] for file in recorded["files"]]:
-        raise PlainError(f"prompts.{key}: {entry} holds other files than when this run began. {remedy}")
-    for file, was in zip(found, recorded["files"], strict=True):
-        if hashes.of(file.path) != was["sha256"]:
-            raise PlainError(f"prompts.{key}: {file.path} has changed since this run began. {remedy}")
-    return found
+    held = _contents(found, hashes)
+    known = [was["files"] for was in recorded if "files" in was]
+    if held in known:
+        return found
+    for files in known:
+        if [file["name"] for file in files] == [file["name"] for file in held]:
+            changed = next(file.path for file, now, was in zip(found, held, files, strict=True) if now != was)
+            raise PlainError(f"prompts.{key}: {changed} has changed since this run began. {remedy}")
+    raise PlainError(f"prompts.{key}: {entry} holds other files than when this run began. {remedy}")

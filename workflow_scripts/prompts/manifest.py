@@ -39,7 +39,8 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
     that the prompt is in, a stand-in's too, and `row` its row there; `tokens` is null where no tokenizer counts them;
     `split` is "train" or "eval". The dropped, in the order drawn: prompt_id, source, row, reason, repeats, detail;
     `repeats` is the id of the taken prompt that a duplicate repeats, or what a filter names.
-    Raises PlainError with the account as a table if the sources hold fewer prompts than asked, or none.
+    Raises PlainError with the account as a table if the sources hold fewer prompts than asked, or none, or if one that
+    can't be read is not replaced.
     """
     config = run.config
     filters = filters_of(run)
@@ -56,11 +57,15 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
     drawn, filled = draw(own, substitutes, takes, config.prompts.total, fill, near)
     accounted = account(run, shards, drawn, filled)
     if accounted["short"] and not config.prompts.allow_short:
+        if accounted["taken"] >= accounted["asked"]:
+            raise PlainError(
+                f"nothing stands in for {', '.join(accounted['unreplaced'])}:\n{table(accounted)}\n"
+                f"Name substitutes that can be read and give more than the mix has, or set prompts.allow_short: true"
+            )
         raise PlainError(
             f"the sources hold {accounted['taken']} of the {accounted['asked']} prompts asked:\n{table(accounted)}\n"
             f"Ask for less (take, prompts.total), add sources, or set prompts.allow_short: true"
         )
-
     if not accounted["taken"] and not config.prompts.allow_short:
         raise PlainError(
             f"no prompt is left to be taken:\n{table(accounted)}\n"
@@ -87,7 +92,7 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
     accounted["split"] = {
         "eval": config.prompts.eval,
         "prompts": {name: counts[name] for name in ("train", "eval")},
-        "note": "by first_id, so the same in every run and for every seed; smaller shares are part of it",
+        "note": "by first_id: the same in every run and for every seed; the sets of smaller shares are part of it",
     }
     return manifest, _dropped(shards, (drop for result in results for drop in result.drops)), accounted
 
@@ -152,6 +157,9 @@ def main() -> None:
                 say("the manifest: taken from the bucket, where another machine's was first")
                 return
         say(table(accounted))
+        split = accounted["split"]
+        if split["eval"]:
+            say(f"set apart for evaluation: {split['prompts']['eval']:,} of {len(manifest):,} prompts, {split['note']}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from typing import Literal, NamedTuple, Protocol
 Take = int | Literal["all"]
 
 
-AT_ONCE = 10_000  # candidates that are asked for and compared together
+AT_ONCE = 10_000  # candidates that are asked for and compared together, at most
+AT_LEAST = 256  # and where fewer are wanted: looking for near-duplicates one by one takes long
 
 DUPLICATE = "duplicate"
 NEAR_DUPLICATE = "near_duplicate"
@@ -53,6 +54,23 @@ class Near(Protocol):
     def begin(self, batch: Sequence[Text]) -> None: ...
 
     def place(self, index: int, ref: Ref) -> tuple[Ref, float] | None: ...
+
+
+class Stream:
+    """A shard's candidates in the order to draw in, for all who draw from it; read only as they are asked for."""
+
+    def __init__(self, candidates: Iterable[Candidate]) -> None:
+        self._left = iter(candidates)
+        self._back: list[Candidate] = []
+
+    def take(self, count: int) -> list[Candidate]:
+        """The next ones; fewer than `count` at the end."""
+        found, self._back = self._back[:count], self._back[count:]
+        return found + list(islice(self._left, count - len(found)))
+
+    def put_back(self, unused: Sequence[Candidate]) -> None:
+        """Those that were taken last are the next again."""
+        self._back = [*unused, *self._back]
 
 
 @dataclass
@@ -113,47 +131,52 @@ class _Taken:
 
 
 def draw(
-    sources: Sequence[Iterable[Candidate]],
-    substitutes: Sequence[Iterable[Candidate]],
+    sources: Sequence[Stream],
+    substitutes: Sequence[Iterable[Stream]],
     takes: Sequence[Take],
     total: int | None,
-    fill: Sequence[Iterable[Candidate]] = (),
+    fill: Sequence[Stream] = (),
     near: Near | None = None,
 ) -> tuple[list[Drawn], list[Drawn]]:
     """Fill the sources in order: each draws candidates that repeat nothing taken so far, until its quota is met.
 
-    `sources[i]` gives source i's own candidates in the order to draw in, `substitutes[i]` those of its stand-ins, which
-    come after the own ones of all sources, since a stand-in may be another source. None is asked for that is not
-    needed. A candidate repeats another if its key is the same, or `near` says so, and only a taken one can drop
-    another. Where a source and its substitutes fall short of a scaled-down quota, the others give more, in order, up to
-    their own take. What then is missing of the total is drawn from `fill`, in order. Returns what came of sources and
-    of fill.
+    `sources[i]` gives source i's own candidates, `substitutes[i]` those of its stand-ins, which come after the own ones
+    of all sources, since a stand-in may be another source, and so its stream. None is begun that is not needed. A
+    candidate repeats another if its key is the same, or `near` says so, and only a taken one can drop another. Where a
+    source and its substitutes fall short of a scaled-down quota, the others give more, in order, up to their own take.
+    What then is missing of the total is drawn from `fill`, in order. Returns what came of sources and of fill.
     """
     taken = _Taken(near)
     room = float("inf") if total is None else float(total)
 
-    def top_up(result: Drawn, candidates: Iterator[Candidate], most: float) -> None:
+    def top_up(result: Drawn, stream: Stream, most: float) -> None:
         nonlocal room
         most = min(most, len(result.refs) + room)
         before = len(result.refs)
-        # No more at once than could all be taken.
-        while batch := list(islice(candidates, int(min(most - len(result.refs), AT_ONCE)))):
+        while len(result.refs) < most:
+            batch = stream.take(int(min(max(most - len(result.refs), AT_LEAST), AT_ONCE)))
+            if not batch:
+                break
+            done = len(result.refs) + len(result.drops)
             for found in taken.sift(batch):
                 if isinstance(found, Drop):
                     result.drops.append(found)
-                else:
-                    result.refs.append(found)
+                    continue
+                result.refs.append(found)
+                if len(result.refs) == most:
+                    break
+            stream.put_back(batch[len(result.refs) + len(result.drops) - done :])
         room -= len(result.refs) - before
 
     drawn = [Drawn() for _ in sources]
-    own, stand_ins = [iter(found) for found in sources], [iter(found) for found in substitutes]
     for limits in (quotas(takes, total), list(takes)):
-        for waiting in (own, stand_ins):
-            for result, candidates, limit in zip(drawn, waiting, limits, strict=True):
-                top_up(result, candidates, float("inf") if limit == "all" else float(limit))
+        for streams in ([(own,) for own in sources], substitutes):
+            for result, each, limit in zip(drawn, streams, limits, strict=True):
+                for stream in each:
+                    top_up(result, stream, float("inf") if limit == "all" else float(limit))
     filled = [Drawn() for _ in fill]
-    for result, filling in zip(filled, fill if total is not None else (), strict=total is not None):
-        top_up(result, iter(filling), float("inf"))
+    for result, stream in zip(filled, fill if total is not None else (), strict=total is not None):
+        top_up(result, stream, float("inf"))
     return drawn, filled
 
 

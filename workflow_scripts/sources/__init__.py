@@ -27,4 +27,4 @@ normalize     the job
 """
 
 # Raise it when the same files would give other prompts: shards of the old version are then no longer used.
-NORMALIZER_VERSION = 3
+NORMALIZER_VERSION = 4

@@ -127,7 +127,18 @@ def _name(message: Message) -> str:
 
 def plain_tools(tools: Tools) -> str:
     """Tools as one plain text."""
-    return plain(orjson.dumps(tools, option=orjson.OPT_SORT_KEYS).decode())
+    return plain(orjson.dumps(_plain_strings(tools), option=orjson.OPT_SORT_KEYS).decode())
+
+
+def _plain_strings(value: Any) -> Any:
+    """JSON whose texts are plain: as JSON, a line's end in one is no white space any more, but a backslash and an n."""
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, list):
+        return [_plain_strings(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _plain_strings(each) for key, each in value.items()}
+    return value
 
 
 def plain(text: str) -> str:

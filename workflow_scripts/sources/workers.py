@@ -12,8 +12,9 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Generator, Iterator
-from itertools import cycle
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from workflow_scripts import processes
@@ -83,21 +84,34 @@ class _Worker:
 
 
 def convert(batches: Iterator[Batch], conversion: Conversion, count: int) -> Generator[Converted, None, None]:
-    """What each batch gives, in order, by `count` processes."""
-    workers = [_Worker(conversion) for _ in range(count)]
-    try:
-        busy: deque[_Worker] = deque()
-        for worker, batch in zip(cycle(workers), batches, strict=False):
-            made = busy.popleft().receive() if len(busy) == count else None  # this worker's last batch
+    """What each batch gives, in order, by `count` processes, each of which has its next batch waiting."""
+    idle: SimpleQueue[_Worker] = SimpleQueue()
+    workers: list[_Worker] = []
+
+    def converted(batch: Batch) -> Converted:
+        worker = idle.get()
+        try:
             worker.send(batch)
-            busy.append(worker)
-            if made is not None:
-                yield made
-        while busy:
-            yield busy.popleft().receive()
+            return worker.receive()
+        finally:
+            idle.put(worker)
+
+    threads = ThreadPoolExecutor(count)
+    try:
+        for _ in range(count):
+            workers.append(_Worker(conversion))
+            idle.put(workers[-1])
+        asked: deque[Future[Converted]] = deque()
+        for batch in batches:
+            asked.append(threads.submit(converted, batch))
+            if len(asked) == 2 * count:
+                yield asked.popleft().result()
+        while asked:
+            yield asked.popleft().result()
     finally:
         for worker in workers:
             worker.end()
+        threads.shutdown(cancel_futures=True)
 
 
 def serve() -> None:
