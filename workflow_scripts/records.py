@@ -8,6 +8,31 @@ Role = Literal["system", "user", "assistant", "tool"]
 TurnClass = Literal["aborted", "tool_call", "cut_in_thinking", "cut_in_answer", "repetition", "empty", "complete"]
 
 
+# What is odd about a turn, beside its class:
+Mark = Literal[
+    "call_in_thinking",  # a tool call inside the thoughts
+    "cut_call",  # max_tokens cut it inside a call
+    "empty_thinking",  # thoughts were opened and closed, and hold nothing
+    "leaked_thinking",  # the answer's text holds a tag of thoughts
+    "no_call",  # recorded results are left here: the model answered without these calls
+    "no_thinking",  # asked to think, it did not
+    "other_arguments",  # a replayed result is that of a recorded call with other arguments
+    "other_text",  # the response ids do not decode to what is stored of them
+    "unclosed_thinking",  # thoughts without an end, though nothing cut them
+    "unopened_thinking",  # an end of thoughts without a beginning
+    "unread_call",  # the answer's text holds a call that the server's parser did not read
+]
+
+# Why a conversation has no further turn.
+Ended = Literal[
+    "complete",  # every turn was made
+    "tool_call",  # the last turn calls tools, and no recorded result fits
+    "broken_turn",  # the last turn is cut in its thoughts or in a call, empty, or repeats itself
+    "context_full",  # the next request does not fit into the context
+    "refused",  # the template refuses the next request
+]
+
+
 class ToolFunction(TypedDict):
     """A call's name and its arguments as a JSON string, as in the OpenAI chat API."""
 
@@ -62,10 +87,13 @@ Turn = TypedDict(
     {
         "finish_reason": str,
         "class": TurnClass,
+        "marks": list[Mark],
         "prompt_token_ids": list[int],  # what the server's template made of the history
+        "shared": NotRequired[int],  # in journals only, see completions/packing.py
         "response_token_ids": list[int],  # what the model said, the end token included
         "usage": Usage,
-        "sampling": dict[str, Any],
+        "sampling": dict[str, Any],  # as it was sent, the seed included
+        "seed_honoured": bool,  # only under deterministic inference does the seed decide anything
         "server": str,
         "attempts": int,
         "seconds": float,
@@ -75,15 +103,31 @@ Turn.__doc__ = "One regenerated assistant turn, token for token as the server sa
 
 
 class Completion(Prompt):
-    """A prompt answered: a row of results/RUN/completions/CHUNK.jsonl.zst; `messages` with the new turns."""
+    """A prompt answered: a row of results/RUN/completions/CHUNK.jsonl.zst.
+
+    `messages` is the history that was made: what users said and tools replied, and every new assistant turn, of which
+    turns[k] is the k-th. `ended_reason` is the server's own word where the next turn was refused.
+    """
 
     sample: int
     turns: list[Turn]
+    ended: Ended
+    ended_reason: NotRequired[str]
 
 
 Failure = TypedDict(
     "Failure",
-    {"prompt_id": str, "sample": int, "source": str, "class": str, "reason": str, "final": bool, "attempts": int},
+    {
+        "prompt_id": str,
+        "sample": int,
+        "source": str,
+        "class": str,
+        "reason": str,
+        "final": bool,
+        "attempts": int,
+        "messages": NotRequired[list[Message]],  # where a later turn failed: the history made until then
+        "turns": NotRequired[list[Turn]],  # and its turns
+    },
 )
 Failure.__doc__ = "A prompt that ended without a completion: a row of CHUNK.failures.jsonl.zst."
 
@@ -123,6 +167,9 @@ class Sidecar(TypedDict):
     prompt_tokens: int
     output_tokens: int
     classes: dict[str, int]
+    marks: dict[str, int]
+    ended: dict[str, dict[str, int]]  # by source
+    refused: dict[str, dict[str, int]]  # by source: the template's words, where it refused a later turn
     failure_classes: dict[str, int]
     fingerprint: Fingerprint
 

@@ -33,7 +33,7 @@ def env() -> Environment:
 
 @pytest.fixture(scope="session")
 def tiny_qwen3(env: Environment, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model that thinks, made and trained here."""
+    """A tiny model that thinks and calls a tool, made and trained here."""
     folder = tmp_path_factory.mktemp("tiny") / "qwen3"
     subprocess.run([env.python, "-P", TINY_QWEN3, folder], check=True, timeout=600)
     return folder

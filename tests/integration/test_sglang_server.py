@@ -4,7 +4,7 @@ To start a server for a test:
 
 1. `env = environment.ensure("sglang-cpu")`: built once per machine (two minutes, 2.5 GB), a look-up afterwards;
 2. a model's folder: `model.ensure("embedded:SmolLM2-135M-Instruct", None, env.python)` (real, 135M, no thinking, 12 s
-   once), or the output of tiny_qwen3.py (1.4M, thinks, answers known; 20 s);
+   once), or the output of tiny_qwen3.py (1.4M, thinks, calls a tool, answers known; 30 s);
 3. a 0600 file with a key, and a free port;
 4. `launch.command(env.python, launch.flags("sglang-cpu", args, folder, name, port))` with
    `launch.environ("sglang-cpu", key_file, [])`, its output in a file;

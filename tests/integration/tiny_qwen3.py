@@ -1,12 +1,16 @@
-"""Make and train a tiny Qwen3 that thinks: `python -P tiny_qwen3.py FOLDER`, with the server environment's Python.
+"""Make and train a tiny Qwen3 that thinks and calls a tool: `PYTHON -P tiny_qwen3.py FOLDER`.
+
+PYTHON is the server environment's.
 
 1.4 million parameters, a byte-level BPE of its own, and a chat template like Qwen3's: it thinks unless
-`enable_thinking` is false. About 20 seconds on two cores. It is overfitted on fifteen questions to answer, with or
-without thinking, one of three labels:
+`enable_thinking` is false. About 30 seconds on two cores. It is overfitted on fifteen questions to answer, with or
+without thinking, first in a conversation or second, one of three labels:
 
     <think>\\nThe request looks like code.\\n</think>\\n\\ncode<|im_end|>
 
-so a test can predict its greedy answers (`QUESTIONS`), and tell thinking from answer.
+so a test can predict its greedy answers (`QUESTIONS`), and tell thinking from answer. With `TOOL` it answers "weather
+in rome" or "weather in oslo" by one call, "weather in rome and oslo" by two at once, and results by "done". Its
+template refuses two questions in a row.
 """
 
 import os
@@ -42,17 +46,23 @@ QUESTIONS = {
 }
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 PLAIN = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
-TEMPLATE = """\
-{%- for message in messages %}
-{%- set content = message.content or '' %}
-{%- if message.role == 'assistant' and '</think>' in content %}
-{%- set content = content.split('</think>')[-1].lstrip('\\n') %}
-{%- endif %}
-{{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>\\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}
-{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
-{%- endif %}"""
+TEMPLATE = Path(__file__).parents[1] / "data" / "templates" / "qwen3.jinja"
+# As some templates do, and Qwen3's does not.
+REFUSAL = """\
+{%- for message in messages %}{%- if not loop.last and message.role == 'user' and loop.nextitem.role == 'user' %}
+{{- raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}
+{%- endif %}{%- endfor %}
+"""
+CITIES = ("rome", "oslo")
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Tells it.",
+        "parameters": {"type": "object"},
+    },
+}
+AS_SENT = TOOL | {"defer_loading": None}  # so SGLang 0.5.23 hands a tool to the template
 CONTEXT = 4096
 HIDDEN, LAYERS, HEAD = 128, 2, 32
 STEPS, BATCH = 120, 16
@@ -78,7 +88,7 @@ def make_tokenizer() -> Any:
         clean_up_tokenization_spaces=False,
         model_max_length=CONTEXT,
     )
-    fast.chat_template = TEMPLATE
+    fast.chat_template = REFUSAL + TEMPLATE.read_text(encoding="utf-8")
     return fast
 
 
@@ -108,20 +118,64 @@ def make_model(tokenizer: Any) -> Any:
     return model
 
 
-def example(tokenizer: Any, chance: random.Random) -> tuple[list[int], list[int]]:
-    """Token ids and labels (-100 where nothing is learned) of one question with its answer."""
-    label = chance.choice(sorted(QUESTIONS))
+def thought(text: str, thinking: bool) -> str:
+    return f"<think>\n{text}\n</think>\n\n" if thinking else ""
+
+
+def calls(cities: tuple[str, ...]) -> list[dict[str, Any]]:
+    return [{"function": {"name": "weather", "arguments": {"city": city}}} for city in cities]
+
+
+def conversation(chance: random.Random, thinking: bool, has_tool: bool) -> tuple[list[dict[str, Any]], str]:
+    """A history, and what the model says next."""
+    if not has_tool:
+        label = chance.choice(sorted(QUESTIONS))
+        history: list[dict[str, Any]] = [{"role": "user", "content": chance.choice(QUESTIONS[label])}]
+        if chance.random() < 0.5:  # the second question; SGLang leaves the line breaks after thoughts in the content
+            before = chance.choice(sorted(QUESTIONS))
+            asked = {"role": "user", "content": chance.choice(QUESTIONS[before])}
+            history = [asked, {"role": "assistant", "content": ("\n\n" if thinking else "") + before}, *history]
+        return history, thought(f"The request looks like {label}.", thinking) + label
+    cities = chance.choice([(CITIES[0],), (CITIES[1],), CITIES])
+    history = [{"role": "user", "content": f"weather in {' and '.join(cities)}"}]
+    reason = "I need the weather."
+    if chance.random() < 0.6:
+        said = [
+            f'<tool_call>\n{{"name": "weather", "arguments": {{"city": "{city}"}}}}\n</tool_call>' for city in cities
+        ]
+        return history, thought(reason, thinking) + "\n".join(said)
+    results = [{"role": "tool", "content": chance.choice(["sun", "rain", "snow"])} for _ in cities]
+    called: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": calls(cities)}
+    if thinking:
+        called["reasoning_content"] = reason
+    return [*history, called, *results], thought("The tool has answered.", thinking) + "done"
+
+
+def example(tokenizer: Any, chance: random.Random, has_tool: bool) -> tuple[list[int], list[int]]:
+    """Token ids and labels (-100 where nothing is learned) of a history with what comes next."""
     thinking = chance.random() < 0.5
+    history, answer = conversation(chance, thinking, has_tool)
     prompt = tokenizer.apply_chat_template(
-        [{"role": "user", "content": chance.choice(QUESTIONS[label])}],
+        history,
+        tools=[AS_SENT] if has_tool else None,
         tokenize=False,
         add_generation_prompt=True,
         enable_thinking=thinking,
     )
-    thought = f"<think>\nThe request looks like {label}.\n</think>\n\n" if thinking else ""
     prompt_ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
-    answer_ids = tokenizer(f"{thought}{label}<|im_end|>", add_special_tokens=False)["input_ids"]
+    answer_ids = tokenizer(f"{answer}<|im_end|>", add_special_tokens=False)["input_ids"]
     return prompt_ids + answer_ids, [-100] * len(prompt_ids) + answer_ids
+
+
+def loss_of(model: Any, tokenizer: Any, batch: list[tuple[list[int], list[int]]]) -> Any:
+    import torch
+
+    width = max(len(ids) for ids, _ in batch)
+    ids = torch.tensor([ids + [tokenizer.pad_token_id] * (width - len(ids)) for ids, _ in batch])
+    labels = torch.tensor([labels + [-100] * (width - len(labels)) for _, labels in batch])
+    lengths = torch.tensor([len(ids) for ids, _ in batch])
+    mask = (torch.arange(width)[None] < lengths[:, None]).long()
+    return model(input_ids=ids, attention_mask=mask, labels=labels).loss
 
 
 def train(model: Any, tokenizer: Any) -> float:
@@ -131,19 +185,16 @@ def train(model: Any, tokenizer: Any) -> float:
     chance = random.Random(0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     model.train()
-    loss = torch.tensor(0.0)
+    last = 0.0
     for _ in range(STEPS):
-        batch = [example(tokenizer, chance) for _ in range(BATCH)]
-        width = max(len(ids) for ids, _ in batch)
-        ids = torch.tensor([ids + [tokenizer.pad_token_id] * (width - len(ids)) for ids, _ in batch])
-        labels = torch.tensor([labels + [-100] * (width - len(labels)) for _, labels in batch])
-        lengths = torch.tensor([len(ids) for ids, _ in batch])
-        mask = (torch.arange(width)[None] < lengths[:, None]).long()
-        loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
         optimizer.zero_grad()
-        loss.backward()
+        last = 0.0
+        for has_tool in (False, True):  # apart, for those with the tool are longer
+            loss = loss_of(model, tokenizer, [example(tokenizer, chance, has_tool) for _ in range(BATCH // 2)])
+            loss.backward()
+            last = max(last, float(loss.detach()))
         optimizer.step()
-    return float(loss.detach())
+    return last
 
 
 def main() -> None:

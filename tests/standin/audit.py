@@ -1,5 +1,6 @@
 """What must hold of a run's folder after any death and resume, and of the machine: one audit for all tests."""
 
+import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import polars as pl
 import pyarrow.parquet as pq
 
-from tests.standin.server import END, answer_to, tokens
+from tests.standin.server import END, answer_to, calls_to, tokens
 from workflow_scripts import files, identity, processes
 from workflow_scripts.run import Run
 
@@ -47,7 +48,9 @@ def audit_run(run: Run, by_standin: bool) -> None:
     assert (summary["completions"], summary["failures"]) == (len(completions), len(failures))
     assert summary["prompts"] * len(samples) == summary["completions"] + summary["failures"]
     assert summary["failure_classes"] == Counter(row["class"] for row in failures)
-    assert summary["output_tokens"] == sum(len(row["turns"][0]["response_token_ids"]) for row in completions)
+    turns = [turn for row in completions for turn in row["turns"]]
+    assert summary["turns"] == len(turns) and summary["ended"] == Counter(row["ended"] for row in completions)
+    assert summary["output_tokens"] == sum(len(turn["response_token_ids"]) for turn in turns)
     _audit_training(run, completions)
     left = [path for path in run.results.rglob(".*") if path.name.endswith(".tmp")]
     assert left == []
@@ -69,31 +72,54 @@ def _audit_chunk(run: Run, chunk: str, owed: list[tuple[str, int]]) -> tuple[lis
     assert made == [key for key in owed if key in set(made)]
     assert failed == [key for key in owed if key in set(failed)]
     assert all(row["final"] for row in failures)
-    assert all(row["messages"][:-1] == asked[row["prompt_id"]] for row in completions)
+    for row in completions:
+        _audit_history(row, asked[row["prompt_id"]], run.config.prompts.turns)
     return completions, failures
 
 
+def _audit_history(row: Any, recorded: Any, turns: str) -> None:
+    """New assistant turns, what was recorded of users, in order, and recorded results, each to a call of its own."""
+    messages = row["messages"]
+    assert [item["role"] for item in messages].count("assistant") == len(row["turns"]) > 0
+    assert messages[-1]["role"] == "assistant"
+    if turns == "first":
+        assert messages[:-1] == recorded
+        return
+    said, asked = ([item for item in each if item["role"] in ("system", "user")] for each in (messages, recorded))
+    assert said == asked[: len(said)] and (said == asked or row["ended"] != "complete")
+    calls = [call["id"] for item in messages for call in item.get("tool_calls", ())]
+    results = [item for item in messages if item["role"] == "tool"]
+    assert len(set(calls)) == len(calls) and [item["tool_call_id"] for item in results] == calls[: len(results)]
+    there = Counter(item["content"] for item in recorded if item["role"] == "tool")
+    assert Counter(item["content"] for item in results) <= there
+
+
 def _audit_answer(row: Any) -> None:
-    """The answer is the stand-in's to this very prompt, token for token."""
-    *asked, said = row["messages"]
-    (turn,) = row["turns"]
-    whole = [*tokens(answer_to(asked)), END]
-    ids = turn["response_token_ids"]
-    assert ids == whole[: len(ids)] and (ids == whole or turn["finish_reason"] == "length")
-    assert said["content"].encode() == bytes(token - 3 for token in ids if token != END)
-    assert turn["prompt_token_ids"] == tokens("".join(f"<{item['role']}>{item['content']}" for item in asked))
+    """The answers are the stand-in's to this very history, token for token."""
+    places = [at for at, item in enumerate(row["messages"]) if item["role"] == "assistant"]
+    for at, turn in zip(places, row["turns"], strict=True):
+        asked, said = row["messages"][:at], row["messages"][at]
+        calls = calls_to({"messages": asked, "tools": row["tools"]})
+        whole = [*tokens(json.dumps(calls) if calls else answer_to(asked)), END]
+        ids = turn["response_token_ids"]
+        assert ids == whole[: len(ids)] and (ids == whole or turn["finish_reason"] == "length")
+        if calls:
+            assert [call["function"]["name"] for call in said["tool_calls"]] == [call["name"] for call in calls]
+        else:
+            assert said["content"].encode() == bytes(token - 3 for token in ids if token != END)
+        assert turn["prompt_token_ids"] == tokens("".join(f"<{item['role']}>{item['content']}" for item in asked))
 
 
 def _audit_training(run: Run, completions: list[Any]) -> None:
     training = run.config.training
     expected = {}
     for row in completions:
-        (turn,) = row["turns"]
-        prompt, response = turn["prompt_token_ids"], turn["response_token_ids"]
-        ids = (prompt + response)[: training.max_tokens]
-        mask = ([0] * len(prompt) + [1] * len(response))[: training.max_tokens]
-        if turn["class"] in training.keep and sum(mask) >= training.min_supervised_tokens:
-            expected[row["prompt_id"], row["sample"]] = (ids, mask)
+        for number, turn in enumerate(row["turns"]):
+            prompt, response = turn["prompt_token_ids"], turn["response_token_ids"]
+            ids = (prompt + response)[: training.max_tokens]
+            mask = ([0] * len(prompt) + [1] * len(response))[: training.max_tokens]
+            if turn["class"] in training.keep and sum(mask) >= training.min_supervised_tokens:
+                expected[row["prompt_id"], row["sample"], number] = (ids, mask)
     index = run.folder / "training" / identity.training_hash(run.config, run.redrives()) / "training.json"
     rows: list[Any] = []
     for entry in files.read_json(index)["files"]:
@@ -101,7 +127,8 @@ def _audit_training(run: Run, completions: list[Any]) -> None:
         assert entry["sha256"] == files.sha256_file(path)
         rows += pq.read_table(path).to_pylist()
     assert len(rows) == len(expected)
-    assert {(row["prompt_id"], row["sample"]): (row["input_ids"], row["loss_mask"]) for row in rows} == expected
+    found = {(row["prompt_id"], row["sample"], row["turn"]): (row["input_ids"], row["loss_mask"]) for row in rows}
+    assert found == expected
 
 
 def processes_of(folder: Path) -> dict[int, str]:

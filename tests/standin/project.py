@@ -12,12 +12,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, count
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer, decoders, models
+
 from tests.standin.audit import audit_run, processes_of
+from tests.standin.server import END
 from tests.standin.waiting import until
 from workflow_scripts import files
 from workflow_scripts.run import Run
@@ -87,6 +91,14 @@ class Running:
         return Result(self.process.returncode, self.output)
 
 
+def _names_of_bytes() -> Iterator[tuple[int, str]]:
+    """GPT-2's: a byte that can be seen in Latin-1 is named by that character, the others by those from U+0100."""
+    others = count(256)
+    for byte in range(256):
+        seen = 33 <= byte <= 126 or (161 <= byte <= 255 and byte != 173)
+        yield byte, chr(byte if seen else next(others))
+
+
 class Project:
     """A folder with sources, a model, a config and a cache of its own; `clone` is the tree whose Snakefile runs."""
 
@@ -150,11 +162,11 @@ class Project:
 
     def make_model(self, vocabulary: int) -> None:
         """A model's folder; servers that run already must give ids below this."""
-        for name, content in (
-            ("config", {"dtype": "bfloat16", "vocab_size": vocabulary}),
-            ("tokenizer", {"vocab": vocabulary}),
-        ):
-            files.write_json(self.folder / "model" / f"{name}.json", content)
+        files.write_json(self.folder / "model" / "config.json", {"dtype": "bfloat16", "vocab_size": vocabulary})
+        vocab = {"<end>": END} | {name: byte + 3 for byte, name in _names_of_bytes()}
+        tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+        tokenizer.decoder = decoders.ByteLevel()
+        tokenizer.save(str(self.folder / "model" / "tokenizer.json"))
 
     def write_rows(self, source: str, rows: list[Any]) -> None:
         text = "".join(json.dumps(row) + "\n" for row in rows)

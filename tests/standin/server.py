@@ -1,6 +1,7 @@
 """An aiohttp server with the part of SGLang's API that Draftmill uses.
 
-Answers are a function of the last message, so tests know them; token ids are the UTF-8 bytes plus 3, and 2 as end
+Answers are a function of the last message, so tests know them. A user who has tools and says `CALL name {...}` is
+answered by these calls, one for each such line. Token ids are the UTF-8 bytes plus 3, and 2 as end
 token. Faults are switched on by STANDIN_FAULTS, a JSON object, at the start, and by POST /faults while it runs:
 
     status          every request answers so              next_statuses   a list, one request each
@@ -15,6 +16,9 @@ token. Faults are switched on by STANDIN_FAULTS, a JSON object, at the start, an
     hold_after      requests that are answered; later ones wait for ever
     hold_on         a word: prompts that hold it wait until they are aborted
     refuse_on       words: prompts that hold one of them get a 400
+    fail_on         words: prompts that hold one of them get a 500
+    misquote_on     words: replies to prompts that hold one of them have another text than their ids
+    garbage_on      a word: prompts that hold it get half a reply
     slow_on         {word: seconds that a reply takes to prompts that hold it}
     say, said_on    a text that is said instead, to prompts that hold the word
 
@@ -34,6 +38,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from aiohttp import web
 
@@ -45,6 +50,15 @@ FOREIGN_ID = 259  # the first that is not in the vocabulary
 def answer_to(messages: list[dict[str, Any]]) -> str:
     """What this model says."""
     return f"You said: {messages[-1]['content']}. " + "That is a fine question, and here is a longer answer to it."
+
+
+def calls_to(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tools that this model calls, as it says them: {"name", "arguments"}."""
+    last = body["messages"][-1]
+    if not body.get("tools") or last["role"] != "user":
+        return []
+    lines = [line.split(" ", 2) for line in last["content"].splitlines() if line.startswith("CALL ")]
+    return [{"name": name, "arguments": json.loads(arguments)} for _, name, arguments in lines]
 
 
 def tokens(text: str) -> list[int]:
@@ -188,6 +202,10 @@ class Standin:
         for word, seconds in self.faults.get("slow_on", {}).items():
             if word in text:
                 await asyncio.sleep(seconds)
+        if any(word in text for word in self.faults.get("fail_on", [])):
+            return web.json_response({"object": "error", "message": "Internal server error"}, status=500)
+        if self.faults.get("garbage_on") and self.faults["garbage_on"] in text:
+            return web.Response(text=BAD_BODIES["garbage"], content_type="application/json")
         statuses = self.faults.get("next_statuses") or []
         status = statuses.pop(0) if statuses else self.faults.get("status", 200)
         if status != 200:
@@ -202,7 +220,8 @@ class Standin:
                 f"You requested a total of {len(prompt_ids) + body['max_tokens']} tokens"
             )
             return web.json_response({"object": "error", "message": message}, status=400)
-        said = answer_to(body["messages"])
+        calls = calls_to(body)
+        said = json.dumps(calls) if calls else answer_to(body["messages"])
         if self.faults.get("said_on", "") in text and "say" in self.faults:
             said = self.faults["say"]
         response_ids = [*tokens(said), END]
@@ -215,7 +234,10 @@ class Standin:
         if wrong == "abort":
             finish = "abort"
         rid = "someone else's" if wrong == "wrong_id" else body["rid"]
-        return completion(body["model"], rid, prompt_ids, response_ids, finish)
+        misquoted = any(word in text for word in self.faults.get("misquote_on", []))
+        if calls and finish == "stop":
+            finish = "tool_calls"
+        return completion(body["model"], rid, prompt_ids, response_ids, finish, calls, "?" if misquoted else "")
 
 
 # What may stand where a reply should.
@@ -228,9 +250,26 @@ BAD_BODIES = {
 }
 
 
-def completion(model: str, rid: str, prompt_ids: list[int], response_ids: list[int], finish: str) -> web.Response:
-    """The reply of /v1/chat/completions with `return_token_ids`."""
-    said = bytes(token - 3 for token in response_ids if 3 <= token < 259).decode(errors="replace")
+def completion(
+    model: str,
+    rid: str,
+    prompt_ids: list[int],
+    response_ids: list[int],
+    finish: str,
+    calls: list[dict[str, Any]] | None = None,
+    misquote: str = "",
+) -> web.Response:
+    """The reply of /v1/chat/completions with `return_token_ids`; with calls, the text is theirs."""
+    said = "" if calls else bytes(token - 3 for token in response_ids if 3 <= token < 259).decode(errors="replace")
+    read = [
+        {
+            "id": f"call_{uuid4().hex[:24]}",
+            "index": index,
+            "type": "function",
+            "function": {"name": call["name"], "arguments": json.dumps(call["arguments"])},
+        }
+        for index, call in enumerate(calls or ())
+    ]
     return web.json_response(
         {
             "id": rid,
@@ -240,7 +279,12 @@ def completion(model: str, rid: str, prompt_ids: list[int], response_ids: list[i
             "choices": [
                 {
                     "index": 0,
-                    "message": {"role": "assistant", "content": said, "reasoning_content": None},
+                    "message": {
+                        "role": "assistant",
+                        "content": misquote + said,
+                        "reasoning_content": None,
+                        "tool_calls": read or None,
+                    },
                     "finish_reason": finish,
                     "prompt_token_ids": prompt_ids,
                     "response_token_ids": response_ids,

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from workflow_scripts import files
 from workflow_scripts.completions import fingerprint
 from workflow_scripts.completions.classify import repeats, turn_class
-from workflow_scripts.completions.conversation import complete, request_body
+from workflow_scripts.completions.conversation import Conversation
 from workflow_scripts.completions.faults import Fault, ServerRefusesUs, from_status
 from workflow_scripts.completions.finish import ChunkJournal, expected_keys, finish, keys_sha256
+from workflow_scripts.completions.replies import Answerer
 from workflow_scripts.config import Sampling
 from workflow_scripts.errors import PlainError
 from workflow_scripts.files import Journal
-from workflow_scripts.records import Completion, Failure, Prompt
+from workflow_scripts.records import Completion, Failure, Message, Prompt
 from workflow_scripts.run import Run
 
 
@@ -46,13 +47,14 @@ def reply(**changes: Any) -> dict[str, Any]:
 
 
 def completed(answer: dict[str, Any], number: int = 0, sample: int = 0) -> Completion:
-    body = request_body(prompt(number), sample, Sampling(), "m", "r")
-    return complete(prompt(number), sample, answer, body, vocabulary=None, server="s", attempts=1, seconds=0.5)
+    conversation = Conversation(prompt(number), sample, Sampling())
+    conversation.take(answer, "r", Answerer("s"), attempts=1, seconds=0.5)
+    return conversation.completion()
 
 
 def test_the_request_says_what_the_config_says_and_no_more() -> None:
     sampling = Sampling(temperature=0.2, top_p=0.9, max_tokens=7, seed=3)
-    body = request_body(prompt(), 0, sampling, "m", "r")
+    body = Conversation(prompt(), 0, sampling).request("m", "r")
     assert body == {
         "model": "m",
         "messages": [{"role": "user", "content": "Hello?"}],
@@ -63,9 +65,8 @@ def test_the_request_says_what_the_config_says_and_no_more() -> None:
         "max_tokens": 7,
         "seed": 3,
     }
-    thinking = request_body(
-        {**prompt(), "tools": [{"type": "function"}]}, 2, Sampling(thinking=False, top_k=5), "m", "r"
-    )
+    with_tools: Prompt = {**prompt(), "tools": [{"type": "function"}]}
+    thinking = Conversation(with_tools, 2, Sampling(thinking=False, top_k=5)).request("m", "r")
     assert thinking["chat_template_kwargs"] == {"enable_thinking": False}
     assert thinking["tools"] == [{"type": "function"}] and thinking["top_k"] == 5
     assert thinking["seed"] == 2  # the sample's own
@@ -77,7 +78,9 @@ def test_a_completion_keeps_the_servers_ids_and_the_prompts_fields() -> None:
     assert completion["messages"] == [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Hi."}]
     turn = completion["turns"][0]
     assert (turn["prompt_token_ids"], turn["response_token_ids"]) == ([1, 2, 3], [4, 5])
-    assert turn["class"] == "complete" and turn["sampling"]["temperature"] == 0.7 and "rid" not in turn["sampling"]
+    assert turn["class"] == "complete" and turn["marks"] == [] and not turn["seed_honoured"]
+    assert turn["sampling"] == {"temperature": 0.7, "top_p": 0.95, "max_tokens": 4096, "seed": 1}
+    assert completion["ended"] == "complete" and "ended_reason" not in completion
 
 
 @pytest.mark.parametrize(
@@ -216,8 +219,44 @@ def test_a_journal_becomes_a_chunk_in_manifest_order(run: Run) -> None:
     assert sidecar["completions"]["rows"] == 2 and sidecar["failures"]["rows"] == 1
     assert sidecar["completions"]["sha256"] == files.sha256_file(run.completions("00000"))
     assert sidecar["keys_sha256"] == keys_sha256((item["prompt_id"], 0) for item in prompts)
+    assert sidecar["ended"] == {"demo": {"complete": 2}} and sidecar["marks"] == {}
     assert (sidecar["prompt_tokens"], sidecar["output_tokens"]) == (6, 4)
     assert sidecar["fingerprint"]["speed"] == [{"server": "a"}, {"server": "b"}]
+
+
+def test_turns_are_packed_in_the_journal_and_whole_in_the_files(run: Run) -> None:
+    said: list[Message] = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "x"}]
+    prompts = [prompt(number) | {"messages": said * 2} for number in (1, 2)]
+    journal = journal_of(run, prompts)
+    second = reply(prompt_token_ids=[1, 2, 3, 4, 9, 9], usage={"prompt_tokens": 6, "completion_tokens": 2})
+    conversations = [Conversation(one, 0, Sampling()) for one in prompts]
+    for conversation in conversations:
+        for answer in (reply(), second):
+            conversation.take(answer, "r", Answerer("s"), attempts=1, seconds=0.5)
+    journal.add_completion(conversations[0].completion())
+    journal.add_failure(failure(2) | {"turns": conversations[1].turns, "messages": conversations[1].messages})
+    journal.journal.close()
+    lines = [line for _, _, line in files.Journal(run.journal("00000")).lines()]
+    assert [turn["prompt_token_ids"] for turn in lines[0]["completion"]["turns"]] == [[1, 2, 3], [9, 9]]
+    journal = journal_of(run, prompts)
+    sidecar = finish(run, "00000", journal)
+    (row,) = files.read_jsonl_zst(run.completions("00000"))
+    (failed,) = files.read_jsonl_zst(run.failures("00000"))
+    for turns in (row["turns"], failed["turns"]):
+        assert [turn["prompt_token_ids"] for turn in turns] == [[1, 2, 3], [1, 2, 3, 4, 9, 9]]
+        assert not any("shared" in turn for turn in turns)
+    assert (sidecar["prompt_tokens"], sidecar["output_tokens"]) == (9, 4)
+
+
+def test_the_templates_words_are_counted_by_source(run: Run) -> None:
+    prompts = [prompt(number) for number in (1, 2, 3)]
+    journal = journal_of(run, prompts)
+    for one, words in ((1, "must alternate"), (2, "must alternate"), (3, "no system")):
+        refused: Completion = {**completed(reply(), one), "ended": "refused", "ended_reason": words}
+        journal.add_completion(refused)
+    sidecar = finish(run, "00000", journal)
+    assert sidecar["ended"] == {"demo": {"refused": 3}}
+    assert sidecar["refused"] == {"demo": {"must alternate": 2, "no system": 1}}
 
 
 def test_the_sidecar_is_written_last_and_after_the_journal_is_on_disk(

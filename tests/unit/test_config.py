@@ -275,3 +275,47 @@ def test_the_config_readme_explains_every_key() -> None:
 def test_secret_words_do_not_catch_sglangs_token_flags() -> None:
     args = {"max-total-tokens": 1, "tokenizer-path": "x", "skip-tokenizer-init": True, "tokenizer-worker-num": 2}
     assert config.parse(with_changes({"servers.args": args}), "c").servers.args == args
+
+
+def test_sampling_varies_by_list_weights_and_source() -> None:
+    said = {
+        "sampling": {
+            "temperature": [0.2, 1],
+            "thinking": {"values": [True, False], "weights": [3, 1]},
+            "max_tokens": 100,
+            "by_source": {"a": {"thinking": None, "max_tokens": [7, 300]}},
+        }
+    }
+    sampling = config.parse(with_changes(said), "my.yaml").sampling
+    assert sampling.of("a", "thinking") is None and sampling.of("a", "temperature") == [0.2, 1]
+    assert sampling.of("b", "max_tokens") == 100 and sampling.tokens_of_turns() == [7, 100, 300]
+    # What undoes a setting for a source is said, though it is a default.
+    assert sampling.model_dump(exclude_defaults=True)["by_source"] == {"a": {"thinking": None, "max_tokens": [7, 300]}}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "line"),
+    [
+        ({"thinking": {"true": 3}}, "sampling.thinking.true: unknown key; allowed here: values, weights"),
+        ({"thinking": {"values": [True], "weights": [1, 2]}}, "sampling.thinking: 1 values and 2 weights"),
+        ({"temperature": []}, "sampling.temperature: must not be empty"),
+        ({"temperature": [0.1, 3]}, "sampling.temperature.1: 3 should be less than or equal to 2"),
+        ({"by_source": {"z": {}}}, "sampling.by_source.z: no such source; there is a"),
+        ({"by_source": {"a": {"n": 2}}}, "sampling.by_source.a.n: unknown key"),
+        ({"template": {"enable_thinking": True}}, "sampling.template: enable_thinking is what sampling.thinking says"),
+        ({"template": {"tools": "x"}}, "sampling.template: 'tools' is no variable to set here"),
+    ],
+)
+def test_mistakes_in_sampling(sampling: dict[str, Any], line: str) -> None:
+    with pytest.raises(PlainError) as caught:
+        config.parse(with_changes({"sampling": sampling}), "my.yaml")
+    assert any(found.startswith(f"my.yaml: {line}") for found in str(caught.value).splitlines()), caught.value
+
+
+def test_a_default_sampling_says_nothing() -> None:
+    assert config.Sampling().model_dump(exclude_defaults=True) == {}  # what a run is called must not change
+
+
+def test_whole_conversations_need_a_tokenizer() -> None:
+    with pytest.raises(PlainError, match="turns: all needs a tokenizer"):
+        config.parse(with_changes({"prompts": {"turns": "all"}, "model.tokenizer": "none"}), "my.yaml")

@@ -152,3 +152,16 @@ def test_an_earlier_run_that_cannot_be_read_is_passed_over(tmp_path: Path) -> No
     write_prompts(run, 7)
     told = estimate(run)
     assert told["earlier_runs"] == [] and all(not row["answers_looked_at"] for row in told["sources"])
+
+
+def test_whole_conversations_have_an_answer_for_each_recorded_turn(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "m-1", prompts={"turns": "all"})
+    write_prompts(run, None)
+    answered = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
+    for chunk in run.chunks():
+        prompts = [{"source": "a", "messages": answered * 3, "tools": None}] * 3
+        prompts.append({"source": "b", "messages": answered[:1], "tools": None})
+        files.write_jsonl_zst(run.prompts(chunk), prompts)
+    told = estimate(run)
+    assert [row["output_tokens"] for row in told["sources"]] == [6 * 2 * 3 * 1000, 2 * 2 * 1000]
+    assert "1,000 tokens for each recorded turn (sampling.max_tokens)" in estimate_table(told)

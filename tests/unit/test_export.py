@@ -81,3 +81,22 @@ def test_a_broken_completion_leaves_no_cut_shard(tmp_path: Path, monkeypatch: py
     with pytest.raises(PlainError, match="its token ids are no tokens"):
         training.export(run, tmp_path / "shards")
     assert list((tmp_path / "shards").iterdir()) == []
+
+
+def test_each_turn_is_a_row_whose_mask_covers_its_own_response_alone(tmp_path: Path) -> None:
+    turns = [
+        {"class": "tool_call", "prompt_token_ids": [1, 2], "response_token_ids": [3, 4]},
+        {"class": "cut_in_thinking", "prompt_token_ids": [1, 2, 3, 4], "response_token_ids": [9]},
+        {"class": "complete", "prompt_token_ids": [1, 2, 3, 4, 5], "response_token_ids": [6, 7]},
+    ]
+    run = make_run(tmp_path, 0.3)
+    several = {"prompt_id": "p1", "sample": 0, "source": "a", "turns": turns}
+    for chunk, rows in (("00000", []), ("00001", [several])):
+        files.write_jsonl_zst(run.completions(chunk), rows)
+    index = training.export(run, tmp_path / "shards")
+    assert index["dropped"] == {"class cut_in_thinking": 1}
+    frame = pl.read_parquet(tmp_path / "shards" / index["files"][0]["path"])
+    assert frame["input_ids"].to_list() == [[1, 2, 3, 4], [1, 2, 3, 4, 5, 6, 7]]
+    assert frame["loss_mask"].to_list() == [[0, 0, 1, 1], [0, 0, 0, 0, 0, 1, 1]]
+    assert frame["turn"].to_list() == [0, 2]
+    assert index["files"][0]["path"].startswith("eval")  # all turns of a prompt are on its side

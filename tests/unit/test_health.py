@@ -25,7 +25,8 @@ def count(health: Health, classes: dict[TurnClass, int], server: str = "server 0
     for kind, times in classes.items():
         for _ in range(times):
             turn: Any = {"class": kind, "server": server}
-            health.answered({**prompt(0, "Q"), "sample": 0, "turns": [turn]})
+            completion: Any = {**prompt(0, "Q"), "sample": 0, "turns": [turn], "ended": "complete"}
+            health.answered(completion)
 
 
 def fail(health: Health, kind: str, times: int) -> None:

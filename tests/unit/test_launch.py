@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from workflow_scripts import files
+from workflow_scripts.completions.marks import TAGS
 from workflow_scripts.errors import PlainError
 from workflow_scripts.serving import launch
 
@@ -250,3 +252,11 @@ def test_what_is_no_sglang_is_told(serve: Callable[[Answers], str], answers: Ans
 def test_no_server_is_told() -> None:
     with pytest.raises(PlainError, match="no answer"):
         launch.granted("http://127.0.0.1:9", KEY)
+
+
+def test_the_tokens_that_part_thoughts_from_the_rest(tmp_path: Path) -> None:
+    assert launch.tokenizer_json(tmp_path) is None and launch.tags(None, TAGS) == {}
+    added = [{"id": 7, "content": "<think>"}, {"id": 8, "content": "</think>"}, {"id": 9, "content": "<|im_end|>"}]
+    files.write_json(tmp_path / "tokenizer.json", {"added_tokens": added, "model": {}})
+    path = launch.tokenizer_json(tmp_path)
+    assert path == tmp_path / "tokenizer.json" and launch.tags(path, TAGS) == {"<think>": 7, "</think>": 8}

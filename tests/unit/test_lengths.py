@@ -58,7 +58,8 @@ def test_counts_are_those_of_transformers(folder: Path, thinking: dict[str, Any]
         if refused:
             assert tokens is None
             continue
-        declared = [tool["function"] for tool in tools] if tools and "llama" in str(folder) else tools
+        sent = [tool | {"defer_loading": None} for tool in tools] if tools else None  # as SGLang does
+        declared = [tool["function"] for tool in sent] if sent and "llama" in str(folder) else sent
         expected = reference.apply_chat_template(
             messages, tools=declared, add_generation_prompt=True, tokenize=True, return_dict=False, **thinking
         )
@@ -72,7 +73,7 @@ def test_a_rendered_prompt_is_what_the_template_says(tmp_path: Path) -> None:
         "<|im_start|>assistant\n<think>\n\n</think>\n\n"
     )
     rendered = counter.render(*PROMPTS[3])
-    assert rendered is not None and json.dumps(TOOLS[0]) in rendered
+    assert rendered is not None and json.dumps(TOOLS[0] | {"defer_loading": None}) in rendered
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from workflow_scripts.prompts import arrange, candidates, mix
 from workflow_scripts.prompts.filters import Hit
 from workflow_scripts.prompts.manifest import build
 from workflow_scripts.prompts.near import text_of
+from workflow_scripts.prompts.split import write_chunks
 from workflow_scripts.records import Message
 from workflow_scripts.run import Run
 from workflow_scripts.sources import shard
@@ -63,6 +64,32 @@ def test_of_equal_prompts_in_one_source_the_first_stays(tmp_path: Path) -> None:
         manifest, dropped, _ = build(read_already(tmp_path / str(exact), config, {"a": rows}))
         assert manifest["row"].to_list() == [0] and dropped["row"].to_list() == [1, 2]
         assert set(dropped["detail"]) == {"the same prompt"}
+
+
+def test_under_turns_all_whole_conversations_are_told_apart(tmp_path: Path) -> None:
+    def asks(*questions: str) -> list[Message]:
+        turns: list[Message] = []
+        for question in questions:
+            turns += [{"role": "user", "content": question}, {"role": "assistant", "content": f"to {question}"}]
+        return turns
+
+    conversations = [asks("Hi", "Why?"), asks("Hi", "How?"), asks("Hi"), asks("hi", "why? "), asks("Hi", "Why?")]
+    rows = [shard_row(number, messages) for number, messages in enumerate(conversations)]
+    for exact in (True, False):
+        config = {"chunks": {"count": 1}, "prompts": {"turns": "all", "dedupe": {"exact": exact}}}
+        run = read_already(tmp_path / str(exact), config, {"a": rows})
+        manifest, dropped, account = build(run)
+        taken = sorted(manifest["row"].to_list())
+        assert len(taken) == (3 if exact else 4) and {1, 2} <= set(taken)
+        assert set(manifest["prompt_id"]) == {rows[row].all_id for row in taken}
+        assert [rows[row].first_id for row in manifest["row"]] == manifest["first_id"].to_list()
+        assert set(dropped["repeats"]) <= set(manifest["prompt_id"]) and account["taken"] == len(taken)
+        manifest.write_parquet(run.manifest)
+        files.write_json(run.manifest_json, account)
+        write_chunks(run, ["00000"])
+        prompts = list(files.read_jsonl_zst(run.prompts("00000")))
+        assert [prompt["messages"] for prompt in prompts] == [conversations[row] for row in manifest["row"]]
+        assert [prompt["prompt_id"] for prompt in prompts] == manifest["prompt_id"].to_list()
 
 
 @pytest.mark.parametrize("near", [False, THRESHOLD])
@@ -373,12 +400,12 @@ def test_long_prompts_are_not_held_together(tmp_path: Path, monkeypatch: pytest.
     before = pa.total_allocated_bytes()
     real = arrange._traits
 
-    def measured(messages: list[dict[str, Any]], tools: str | None) -> tuple[str, int]:
+    def measured(*what: Any) -> Any:
         held.append(pa.total_allocated_bytes() - before)
-        return real(messages, tools)
+        return real(*what)
 
     monkeypatch.setattr(arrange, "_traits", measured)
-    found = arrange.traits(path, pl.Series([7, 0, 3]))
+    found = arrange.traits(path, pl.Series([7, 0, 3]), "first")
     assert found["answer"].to_list() == [7, 0, 3] and found["prefix"].n_unique() == 3
     assert len(held) == 3 and max(held) < 5 * size
 

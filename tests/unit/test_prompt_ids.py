@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflow_scripts.records import Message
-from workflow_scripts.sources.prompt_ids import identify, prompt_side, prompt_text
+from workflow_scripts.sources.prompt_ids import asked as asked_of
+from workflow_scripts.sources.prompt_ids import identify, prompt_side, prompt_text, whole_key
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
 
@@ -135,6 +136,24 @@ def test_text_that_does_not_count_as_the_same() -> None:
         ([{**user("c"), "name": 'a": b'}], None),
     ]
     assert len({prompt_text(messages, tools) for messages, tools in cases}) == len(cases)
+
+
+@given(one=st.lists(asked | answers, max_size=5), two=st.lists(asked | answers, max_size=5))
+def test_whole_conversations_of_one_id_have_one_key(one: list[Message], two: list[Message]) -> None:
+    ids = identify(one, TOOLS), identify(two, TOOLS)
+    if ids[0].all_id == ids[1].all_id:
+        assert whole_key(one, TOOLS) == whole_key(two, TOOLS)
+    if ids[0].first_id == ids[0].all_id:
+        assert whole_key(one, TOOLS) == ids[0].dedupe_key
+
+
+def test_what_whole_conversations_are_told_by() -> None:
+    base = [user("Q"), assistant("A"), user("What  now?")]
+    same = [user("q "), assistant("B"), assistant("C"), user("what now?"), assistant("D")]
+    assert whole_key(base, None) == whole_key(same, None)
+    others: list[list[Message]] = [[user("Q"), user("What now?")], [user("Q"), assistant("A"), user("Why?")], base[:1]]
+    assert len({whole_key(messages, None) for messages in [base, *others]}) == 4
+    assert asked_of(base, "first") == base[:1] and asked_of(base, "all") == [base[0], base[2]]
 
 
 def declared(description: str, **more: Any) -> list[dict[str, Any]]:

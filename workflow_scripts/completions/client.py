@@ -14,8 +14,10 @@ import aiohttp
 import orjson
 
 from workflow_scripts import files
-from workflow_scripts.completions.conversation import complete, request_body
+from workflow_scripts.completions.conversation import Conversation
+from workflow_scripts.completions.decoding import decoder
 from workflow_scripts.completions.faults import Fault, from_status
+from workflow_scripts.completions.replies import Answerer
 from workflow_scripts.completions.watchdog import Watchdog
 from workflow_scripts.config import Limits, Sampling
 from workflow_scripts.records import Completion, Failure, Prompt
@@ -36,7 +38,8 @@ SUSPECT_CRASHES = 2  # deaths of its server with a prompt in flight, after which
 class Task:
     """One answer to be made: a prompt, the number of the sample, and what it has cost so far.
 
-    `crashes` counts deaths of its server while it was in flight, `crashes_alone` those with nothing else in flight.
+    Its conversation's turns are made one after the other; `attempts` are those at the present one. `crashes` counts
+    deaths of its server while it was in flight, `crashes_alone` those with nothing else in flight.
     """
 
     prompt: Prompt
@@ -45,6 +48,7 @@ class Task:
     crashes_alone: int = 0
     attempts: int = 0
     answered_before: int | None = None  # answers to others when its first try failed
+    conversation: Conversation | None = None  # from its first try on
 
 
 class _Request(NamedTuple):
@@ -230,40 +234,47 @@ class Client:
         )
 
     async def _answer_one(self, session: aiohttp.ClientSession, task: Task) -> Task | None:
-        """Try a task until it is answered or failed (None), or give it back to be tried in its turn."""
+        """Make a task's turns until it is answered or failed (None), or give it back to be tried in its turn."""
+        if task.conversation is None:
+            task.conversation = Conversation(task.prompt, task.sample, self.sampling)
+        while task.conversation.ended is None:
+            failed, again = await self._make_turn(session, task, task.conversation)
+            if failed:
+                return again
+        self.done(task.conversation.completion())
+        return None
+
+    async def _make_turn(
+        self, session: aiohttp.ClientSession, task: Task, conversation: Conversation
+    ) -> tuple[bool, Task | None]:
+        """One request; whether it failed, and then the task if it is to be tried again."""
         endpoint, rid = self.endpoint, uuid4().hex
         started = time.monotonic()
         self._in_flight[rid] = _Request(task, endpoint, asyncio.current_task())
         try:
-            body = request_body(task.prompt, task.sample, self.sampling, endpoint.granted.served_name, rid)
+            body = conversation.request(endpoint.granted.served_name, rid)
             task.attempts += 1
             reply = await self._post(session, endpoint, body)
-            completion = complete(
-                task.prompt,
-                task.sample,
-                reply,
-                body,
-                vocabulary=endpoint.vocabulary,
-                server=endpoint.name,
-                attempts=task.attempts,
-                seconds=time.monotonic() - started,
-            )
+            conversation.take(reply, rid, _answerer(endpoint), task.attempts, time.monotonic() - started)
         except Fault as fault:
             if fault.kind == "aborted" and rid in self._given_up:
                 fault = Fault("no_progress", "the server made no progress")
-            return await self._meet(task, endpoint, fault, rid)
+            return True, await self._meet(session, task, endpoint, fault, rid)
         except asyncio.CancelledError:
             if rid not in self._given_up:
                 raise
-            return await self._meet(task, endpoint, Fault("no_progress", "the server made no progress"), rid)
+            silence = Fault("no_progress", "the server made no progress")
+            return True, await self._meet(session, task, endpoint, silence, rid)
         finally:
             self._in_flight.pop(rid, None)
             self._given_up.discard(rid)
         self.answered += 1
-        self.done(completion)
-        return None
+        task.attempts, task.answered_before = 0, None
+        return False, None
 
-    async def _meet(self, task: Task, endpoint: Endpoint, fault: Fault, rid: str) -> Task | None:
+    async def _meet(
+        self, session: aiohttp.ClientSession, task: Task, endpoint: Endpoint, fault: Fault, rid: str
+    ) -> Task | None:
         """Do what the fault's policy says."""
         if task.answered_before is None:
             task.answered_before = self.answered
@@ -287,22 +298,41 @@ class Client:
                 return None  # unanswered, not failed: the next run tries it again
             await asyncio.sleep(wait_seconds(task.attempts, self.limits.retry_wait))
             return task
-        others_were_answered = self.answered > task.answered_before
-        self._fail(task, fault, fault.policy.final or (fault.kind == "server_error" and others_were_answered))
+        final = fault.policy.final
+        if fault.kind == "server_error":  # which is the prompt's own, if others are answered
+            final = self.answered > task.answered_before or await self._answers_another(session, endpoint)
+        self._fail(task, fault, final)
         return None
 
+    async def _answers_another(self, session: aiohttp.ClientSession, endpoint: Endpoint) -> bool:
+        """Whether the server answers a plain question, where no other prompt was there to tell."""
+        asked = {"role": "user", "content": "Hello"}
+        body = {"model": endpoint.granted.served_name, "messages": [asked], "rid": uuid4().hex, "max_tokens": 1}
+        try:
+            async with asyncio.timeout(self.limits.stall):
+                await self._post(session, endpoint, body)
+        except (Fault, TimeoutError):
+            return False
+        return True
+
     def _fail(self, task: Task, fault: Fault, final: bool) -> None:
-        self.failed(
-            {
-                "prompt_id": task.prompt["prompt_id"],
-                "sample": task.sample,
-                "source": task.prompt["source"],
-                "class": fault.kind,
-                "reason": fault.reason,
-                "final": final,
-                "attempts": task.attempts,
-            }
-        )
+        """End a task. Turns that it has are kept, unless the next run asks for them again."""
+        conversation = task.conversation
+        if final and conversation is not None and conversation.stop(fault):
+            self.done(conversation.completion())
+            return
+        failure: Failure = {
+            "prompt_id": task.prompt["prompt_id"],
+            "sample": task.sample,
+            "source": task.prompt["source"],
+            "class": fault.kind,
+            "reason": fault.reason,
+            "final": final,
+            "attempts": task.attempts,
+        }
+        if final and conversation is not None and conversation.turns:
+            failure |= {"messages": conversation.answered(), "turns": conversation.turns}
+        self.failed(failure)
 
     async def _post(self, session: aiohttp.ClientSession, endpoint: Endpoint, body: object) -> object:
         headers = {"Content-Type": "application/json", **endpoint.headers()}
@@ -330,6 +360,12 @@ class Client:
                 return False
             await asyncio.sleep(POLL_SECONDS)
         return True
+
+
+def _answerer(endpoint: Endpoint) -> Answerer:
+    honours = bool(endpoint.granted.content.get("enable_deterministic_inference"))
+    decode = None if endpoint.tokenizer is None else decoder(endpoint.tokenizer)
+    return Answerer(endpoint.name, endpoint.vocabulary, endpoint.tags, decode, honours)
 
 
 def wait_seconds(attempt: int, first: float) -> float:

@@ -1,107 +1,114 @@
-"""The turn policy: which request a prompt becomes, and how a reply becomes its completion (`turns: first`)."""
+"""The turn policy: which request comes next in a conversation, what a reply makes of it, and when it is over.
+
+Each assistant turn is made on top of the new ones before it. A turn without calls is followed by what the users said
+next in the recorded conversation; recorded answers are passed over. A turn with calls is followed by the recorded
+results that fit them (recorded.py), and nothing is executed. It is over when nothing is left to answer, and before that
+
+- where calls have no recorded result that fits (`tool_call`);
+- after a turn that nothing can be built on: cut while it thought or inside a call, empty, repeating itself
+  (`broken_turn`); an answer that was cut is one that the user went on from;
+- where the next request no longer fits into the context, or is refused by the template.
+
+What was made until then is a completion. Where a turn fails for good otherwise, the prompt fails.
+"""
 
 from typing import Any, cast
 
-from workflow_scripts.completions.classify import turn_class
+from workflow_scripts.completions import packing, replies
 from workflow_scripts.completions.faults import Fault
+from workflow_scripts.completions.recorded import stretches
+from workflow_scripts.completions.replies import Answerer
+from workflow_scripts.completions.sampling import seed, settings
 from workflow_scripts.config import Sampling
-from workflow_scripts.records import Completion, Message, Prompt, Turn
+from workflow_scripts.records import Completion, Ended, Message, Prompt, Turn
 
-INT32 = 2**31  # what stored ids must fit in
+BROKEN = ("cut_in_thinking", "repetition", "empty")
+ENDS: dict[str, Ended] = {"too_long": "context_full", "refused": "refused"}
 
 
-def request_body(prompt: Prompt, sample: int, sampling: Sampling, model: str, rid: str) -> dict[str, Any]:
-    """The body of POST /v1/chat/completions; with `return_token_ids` SGLang adds the exact ids to the choice.
+class Conversation:
+    """A conversation in the making: `messages` is its history so far, `turns` are the new ones, packed, in memory only.
 
-    Each sample has a seed of its own: where a server honours seeds, equal ones would give equal answers.
+    It does no I/O: `request` gives the next body until `ended` says why there is none, `take` the reply to it.
     """
-    body: dict[str, Any] = {
-        "model": model,
-        "messages": prompt["messages"],
-        "rid": rid,
-        "return_token_ids": True,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "max_tokens": sampling.max_tokens,
-        "seed": sampling.seed + sample,
-    }
-    if sampling.top_k is not None:
-        body["top_k"] = sampling.top_k
-    if sampling.thinking is not None:
-        body["chat_template_kwargs"] = {"enable_thinking": sampling.thinking}
-    if prompt["tools"]:
-        body["tools"] = prompt["tools"]
-    return body
 
+    def __init__(self, prompt: Prompt, sample: int, sampling: Sampling) -> None:
+        self.prompt = prompt
+        self.sample = sample
+        self.turns: list[Turn] = []
+        self._seen: list[int] = []  # the last turn's ids
+        self.ended: Ended | None = None
+        self._reason: str | None = None
+        self._sampling = sampling
+        self._settings = settings(sampling, prompt, sample)
+        self._here, *self._left = stretches(prompt["messages"])
+        self.messages: list[Message] = list(self._here.asks)
 
-def complete(
-    prompt: Prompt,
-    sample: int,
-    reply: Any,
-    body: dict[str, Any],
-    *,
-    vocabulary: int | None,
-    server: str,
-    attempts: int,
-    seconds: float,
-) -> Completion:
-    """The completion that a reply makes of a prompt. Raises Fault if the reply is none to this request.
+    def request(self, model: str, rid: str) -> dict[str, Any]:
+        """The body of POST /v1/chat/completions; with `return_token_ids` SGLang adds the exact ids to the choice.
 
-    Token ids must be below `vocabulary`, where that is known.
-    """
-    try:
-        if reply["id"] != body["rid"]:
-            raise Fault("bad_reply", f"the reply is to another request ({reply['id']})")
-        choice = reply["choices"][0]
-        message = _message(choice["message"])
-        usage = reply["usage"]
-        below = INT32 if vocabulary is None else vocabulary
-        prompt_ids, response_ids = _ids(choice["prompt_token_ids"], below), _ids(choice["response_token_ids"], below)
-        finish_reason = choice["finish_reason"]
-        if not isinstance(finish_reason, str) or not prompt_ids:
-            raise TypeError("no finish reason, or no prompt ids")
-        kind = turn_class(message, finish_reason, response_ids)
-        turn: Turn = {
-            "finish_reason": finish_reason,
-            "class": kind,
-            "prompt_token_ids": prompt_ids,
-            "response_token_ids": response_ids,
-            "usage": {"prompt_tokens": usage["prompt_tokens"], "completion_tokens": usage["completion_tokens"]},
-            "sampling": {key: body[key] for key in body if key not in ("model", "messages", "tools", "rid")},
-            "server": server,
-            "attempts": attempts,
-            "seconds": round(seconds, 3),
-        }
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise Fault("bad_reply", f"the reply is no chat completion with token ids ({error!r})") from error
-    if kind == "aborted":
-        raise Fault("aborted", "the server aborted the request")
-    if len(prompt_ids) != usage["prompt_tokens"] or len(response_ids) != usage["completion_tokens"]:
-        raise Fault("bad_reply", "the reply's token ids are not as many as its usage says")
-    return cast(Completion, {**prompt, "messages": [*prompt["messages"], message], "sample": sample, "turns": [turn]})
+        The history goes back as it came, with its reasoning and its calls: what of it the model sees again is for the
+        server's template to say.
+        """
+        body = {"model": model, "messages": self.messages, "rid": rid, "return_token_ids": True, **self._this_turn()}
+        if self.prompt["tools"]:
+            body["tools"] = self.prompt["tools"]
+        return body
 
+    def _this_turn(self) -> dict[str, Any]:
+        return {**self._settings, "seed": seed(self._sampling, self.sample, len(self.turns))}
 
-def _ids(value: Any, below: int) -> list[int]:
-    """Token ids as they are stored and trained on: TypeError for anything that is none."""
-    if not isinstance(value, list) or list(map(type, value)).count(int) != len(value):
-        raise TypeError("token ids that are none")
-    if value and not (min(value) >= 0 and max(value) < below):
-        raise TypeError("token ids out of the vocabulary")
-    return value
+    def take(self, reply: Any, rid: str, who: Answerer, attempts: int, seconds: float) -> None:
+        """Go on by the reply to the last request. Raises Fault, and changes nothing, if it is none."""
+        message, turn = replies.read(reply, rid, self._this_turn(), who, attempts, seconds)
+        packed = packing.pack(turn, self._seen)
+        self._seen = turn["prompt_token_ids"] + turn["response_token_ids"]
+        calls = message.get("tool_calls")
+        self.messages = [*self.messages, message]
+        self.turns.append(packed)
+        if not calls:
+            if self._here.results:
+                turn["marks"].append("no_call")
+            self._listen(turn)
+        elif turn["finish_reason"] == "length":
+            turn["marks"].append("cut_call")
+            self.ended = "broken_turn"
+        elif (replayed := self._here.replay(calls)) is None:
+            self.ended = "tool_call"
+        else:
+            self.messages = [*self.messages, *(result for result, _ in replayed)]
+            if not all(same for _, same in replayed):
+                turn["marks"].append("other_arguments")
 
+    def _listen(self, turn: Turn) -> None:
+        """Let the users go on, if they do and the turn can be built on."""
+        if not self._left:
+            self.ended = "complete"
+        elif turn["class"] in BROKEN:
+            self.ended = "broken_turn"
+        else:
+            self._here = self._left.pop(0)
+            self.messages = [*self.messages, *self._here.asks]
 
-def _message(said: dict[str, Any]) -> Message:
-    """The assistant turn as it is stored: content is text, the rest only where there is any."""
-    message: Message = {"role": "assistant", "content": said.get("content") or ""}
-    if said.get("reasoning_content"):
-        message["reasoning_content"] = said["reasoning_content"]
-    if said.get("tool_calls"):
-        message["tool_calls"] = [
-            {
-                "id": call["id"],
-                "type": "function",
-                "function": {"name": call["function"]["name"], "arguments": call["function"]["arguments"]},
-            }
-            for call in said["tool_calls"]
-        ]
-    return message
+    def stop(self, fault: Fault) -> bool:
+        """End it where its own next request can't be answered; whether it is then a completion.
+
+        Any other fault is none of the conversation's: its prompt fails, to be asked again.
+        """
+        if not self.turns or fault.kind not in ENDS:
+            return False
+        self.ended = ENDS[fault.kind]
+        self._reason = fault.reason
+        return True
+
+    def answered(self) -> list[Message]:
+        """The history up to its last new turn. What nobody answered is no part of it."""
+        last = max(at for at, message in enumerate(self.messages) if message["role"] == "assistant")
+        return self.messages[: last + 1]
+
+    def completion(self) -> Completion:
+        """What is kept of a conversation that has ended, its turns packed."""
+        assert self.ended is not None
+        kept = {**self.prompt, "messages": self.answered(), "sample": self.sample, "turns": self.turns}
+        why = {"ended": self.ended} if self._reason is None else {"ended": self.ended, "ended_reason": self._reason}
+        return cast(Completion, kept | why)

@@ -24,7 +24,7 @@ POLICIES = {
     # Half a reply, a reply that is no completion, or one to another request.
     "bad_reply": Policy(tries=8, final=True),
     # 5xx, 429, a full queue, a reset connection: the server's trouble. It is the prompt's only where the server
-    # answered others meanwhile (see `Client._meet`).
+    # answered others meanwhile, or answers a plain question after it (see `Client._meet`).
     "server_error": Policy(tries=8, final=False),
     # SGLang answers 200 with finish_reason "abort" and a partial text.
     "aborted": Policy(tries=8, final=True),

@@ -1,12 +1,15 @@
 """A journal becomes a chunk's files, once every prompt in it is accounted for by id."""
 
 import hashlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from workflow_scripts import files
+from workflow_scripts.completions import packing
 from workflow_scripts.completions.fingerprint import differing, require_same
 from workflow_scripts.errors import PlainError
 from workflow_scripts.files import Journal
@@ -49,6 +52,9 @@ class ChunkJournal:
         self.crashes = Counter[Key]()
         self.tokens = Counter[str]()  # prompt, output
         self.classes = Counter[str]()
+        self.marks = Counter[str]()
+        self.ended: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by source
+        self.refused: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by source, the template's words
         self.failure_classes = Counter[str]()
         owed = set(expected)
         for offset, length, line in journal.lines():
@@ -112,6 +118,10 @@ class ChunkJournal:
             self.tokens["prompt"] += turn["usage"]["prompt_tokens"]
             self.tokens["output"] += turn["usage"]["completion_tokens"]
             self.classes[turn["class"]] += 1
+            self.marks.update(turn["marks"])
+        self.ended[completion["source"]][completion["ended"]] += 1
+        if completion["ended"] == "refused":
+            self.refused[completion["source"]][completion["ended_reason"]] += 1
 
     def _count_failure(self, failure: Failure, where: tuple[int, int]) -> None:
         self.failures[failure["prompt_id"], failure["sample"]] = where
@@ -122,12 +132,16 @@ class ChunkJournal:
         return [key for key in self.expected if key not in self.completions and key not in self.failures]
 
     def rows(self, kind: str) -> Iterator[bytes]:
-        """The completions or the failures, in manifest order, one at a time, as JSON."""
+        """The completions or the failures, in manifest order, one at a time, as JSON, their turns unpacked."""
         where = self.completions if kind == "completion" else self.failures
         before, after = len(f'{{"{kind}":'), len(b"}\n")
         for key in self.expected:
             if key in where:
-                yield self.journal.read(*where[key])[before:-after]
+                row = self.journal.read(*where[key])[before:-after]
+                if packing.MARK in row:
+                    value = orjson.loads(row)
+                    row = orjson.dumps({**value, "turns": packing.unpack(value["turns"])})
+                yield row
 
 
 def finish(run: Run, chunk: str, journal: ChunkJournal) -> Sidecar:
@@ -151,11 +165,18 @@ def finish(run: Run, chunk: str, journal: ChunkJournal) -> Sidecar:
         "prompt_tokens": journal.tokens["prompt"],
         "output_tokens": journal.tokens["output"],
         "classes": dict(sorted(journal.classes.items())),
+        "marks": dict(sorted(journal.marks.items())),
+        "ended": _by_source(journal.ended),
+        "refused": _by_source(journal.refused),
         "failure_classes": dict(sorted(journal.failure_classes.items())),
         "fingerprint": fingerprint,
     }
     files.write_json(run.sidecar(chunk), sidecar)
     return sidecar
+
+
+def _by_source(counted: dict[str, Counter[str]]) -> dict[str, dict[str, int]]:
+    return {source: dict(sorted(counts.items())) for source, counts in sorted(counted.items())}
 
 
 def _entry(path: Path, rows: int) -> FileEntry:

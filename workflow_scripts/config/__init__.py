@@ -84,14 +84,20 @@ class Config(Section):
     @model_validator(mode="after")
     def _hangs_together(self) -> "Config":
         self._check_stand_ins()
+        self._check_by_source()
         context = self.servers.args.get("context-length")
-        if isinstance(context, int) and self.sampling.max_tokens >= context:
+        most = self.sampling.tokens_of_turns()[-1]
+        if isinstance(context, int) and most >= context:
             raise ValueError(
-                f"sampling.max_tokens ({self.sampling.max_tokens}) leaves no room for a prompt in "
-                f"servers.args.context-length ({context})"
+                f"sampling.max_tokens ({most}) leaves no room for a prompt in servers.args.context-length ({context})"
             )
-        if self.model.tokenizer == "none" and self.prompts.max_prompt_tokens is not None:
-            raise ValueError("prompts.max_prompt_tokens needs a tokenizer, and model.tokenizer is none; leave one out")
+        if self.model.tokenizer == "none":
+            for key, given in (
+                ("max_prompt_tokens", self.prompts.max_prompt_tokens is not None),
+                ("turns: all", self.prompts.turns == "all"),
+            ):
+                if given:
+                    raise ValueError(f"prompts.{key} needs a tokenizer, and model.tokenizer is none; leave one out")
         total = self.prompts.total
         takes = [source.take for source in self.sources.values() if source.take != "all"]
         if (
@@ -108,6 +114,13 @@ class Config(Section):
         if (chunks := self.chunk_count()) > MOST_CHUNKS:
             raise ValueError(f"that is {chunks:,} chunks, and {MOST_CHUNKS:,} are the most; give a larger chunks.size")
         return self
+
+    def _check_by_source(self) -> None:
+        stand_ins = (name for source in self.sources.values() for name in source.substitutes)
+        known = {*self.sources, *stand_ins, *self.prompts.fill}
+        for name in self.sampling.by_source:
+            if name not in known:
+                raise ValueError(f"sampling.by_source.{name}: no such source; there is {', '.join(sorted(known))}")
 
     def _check_stand_ins(self) -> None:
         """A manifest tells shards by name, so that one name must mean one dataset, read in one way."""

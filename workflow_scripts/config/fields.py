@@ -12,7 +12,7 @@ INT64 = 2**63
 
 Name = Annotated[str, Field(pattern=NAME)]
 HomePath = Annotated[str, Field(min_length=1), AfterValidator(lambda path: str(Path(path).expanduser()))]
-Seed = Annotated[int, Field(ge=-INT64, lt=INT64 - 64, strict=True)]  # 64: room for a seed of each sample
+Seed = Annotated[int, Field(ge=-INT64, lt=INT64 - 2**20, strict=True)]  # room for a seed of each sample and turn
 Text = Annotated[str, Field(min_length=1, strict=True)]
 Count = Annotated[int, Field(ge=1, strict=True)]
 Scalar = str | int | FiniteFloat | bool | None

@@ -1,11 +1,13 @@
 """`model`, `sampling` and `servers`: who answers, how, and on what."""
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import Field, FiniteFloat, field_validator
+from pydantic import Discriminator, Field, FiniteFloat, Tag, field_validator, model_serializer, model_validator
 
-from workflow_scripts.config.fields import Count, HomePath, Section, Seed, plain_url
+from workflow_scripts.config.fields import Count, HomePath, Name, Section, Seed, plain_url
+
+T = TypeVar("T")
 
 SECRET_WORDS = ("key", "token", "secret", "password", "credential")
 # SGLang's flags that have such a word in their names and are no secret.
@@ -33,16 +35,133 @@ class Model(Section):
         return path
 
 
-class Sampling(Section):
+class Weighted(Section, Generic[T]):
+    """Values to draw from, each as often as its weight says."""
+
+    values: list[T] = Field(min_length=1)
+    weights: list[Annotated[float, Field(gt=0)]]
+
+    @model_validator(mode="after")
+    def _one_each(self) -> "Weighted[T]":
+        if len(self.weights) != len(self.values):
+            raise ValueError(f"{len(self.values)} values and {len(self.weights)} weights; give each value one")
+        return self
+
+
+def _kind(value: Any) -> str:
+    """By its looks alone, so that a mistake is told of the kind that was meant."""
+    return "(list)" if isinstance(value, list) else "(weighted)" if isinstance(value, dict | Weighted) else "(one)"
+
+
+Temperature = Annotated[float, Field(ge=0, le=2)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Flag = Annotated[bool, Field(strict=True)]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+class WeightedTemperatures(Weighted[Temperature]):
+    """Temperatures to draw from."""
+
+
+class WeightedShares(Weighted[Share]):
+    """Shares to draw from."""
+
+
+class WeightedCounts(Weighted[Count]):
+    """Counts to draw from."""
+
+
+class WeightedFlags(Weighted[Flag]):
+    """True and false, to draw from."""
+
+
+class WeightedEfforts(Weighted[Effort]):
+    """Efforts to draw from."""
+
+
+# One value for all prompts, a list that a prompt's samples go around, or a draw by weights (completions/sampling.py).
+# Written out, and with names, for a generic alias can't hold a model, and a parametrized one has no readable name.
+ONE, LIST, WEIGHTED, BY_KIND = Tag("(one)"), Tag("(list)"), Tag("(weighted)"), Discriminator(_kind)
+SOME = Field(min_length=1)
+Temperatures = Annotated[
+    Annotated[Temperature, ONE] | Annotated[list[Temperature], SOME, LIST] | Annotated[WeightedTemperatures, WEIGHTED],
+    BY_KIND,
+]
+Shares = Annotated[
+    Annotated[Share, ONE] | Annotated[list[Share], SOME, LIST] | Annotated[WeightedShares, WEIGHTED], BY_KIND
+]
+Counts = Annotated[
+    Annotated[Count, ONE] | Annotated[list[Count], SOME, LIST] | Annotated[WeightedCounts, WEIGHTED], BY_KIND
+]
+Flags = Annotated[
+    Annotated[Flag | None, ONE] | Annotated[list[Flag], SOME, LIST] | Annotated[WeightedFlags, WEIGHTED], BY_KIND
+]
+Efforts = Annotated[
+    Annotated[Effort | None, ONE] | Annotated[list[Effort], SOME, LIST] | Annotated[WeightedEfforts, WEIGHTED], BY_KIND
+]
+
+Kwarg = bool | int | float | str | None
+THINKING_KWARG = "enable_thinking"
+
+
+class Settings(Section):
+    """How the target model answers prompts of one kind."""
+
+    temperature: Temperatures = 0.7
+    top_p: Shares = 0.95
+    top_k: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Counts = Field(4096, description="output tokens of a turn at most, thinking included")
+    thinking: Flags = Field(None, description="sent to the template as enable_thinking; null sends nothing")
+    reasoning_effort: Efforts = Field(None, description="for models that know it; null sends nothing")
+    tool_choice: Annotated[str, Field(min_length=1, strict=True)] | None = Field(
+        None, description="auto, required, none or a tool's name, for prompts with tools; null sends nothing"
+    )
+    template: dict[str, Kwarg] = Field(
+        default_factory=dict, description="further variables of the chat template: {preserve_thinking: true}"
+    )
+
+    @field_validator("template")
+    @classmethod
+    def _further(cls, template: dict[str, Kwarg]) -> dict[str, Kwarg]:
+        if THINKING_KWARG in template:
+            raise ValueError(f"{THINKING_KWARG} is what sampling.thinking says; set that")
+        for name in ("chat_template", "messages", "tools", "add_generation_prompt"):
+            if name in template:
+                raise ValueError(f"{name!r} is no variable to set here")
+        return template
+
+
+class SettingsOfSource(Settings):
+    """What is said for one source; the rest is as for all."""
+
+    @model_serializer
+    def _as_said(self) -> dict[str, Any]:
+        """What is said counts, also where it is a default: it may undo what is said for all."""
+        return {key: getattr(self, key) for key in Settings.model_fields if key in self.model_fields_set}
+
+
+class Sampling(Settings):
     """How the target model answers."""
 
-    temperature: float = Field(0.7, ge=0, le=2)
-    top_p: float = Field(0.95, gt=0, le=1)
-    top_k: int | None = Field(None, ge=1)
-    max_tokens: Count = Field(4096, description="output tokens of a turn at most, thinking included")
-    thinking: bool | None = Field(None, description="sent to the template as enable_thinking; null sends nothing")
     n: Annotated[int, Field(ge=1, le=64, strict=True)] = Field(1, description="answers per prompt")
     seed: Seed = Field(0, description="recorded and sent; a server honours it only under deterministic inference")
+    by_source: dict[Name, SettingsOfSource] = Field(
+        default_factory=dict, description="by a source's name: what holds there instead"
+    )
+
+    def of(self, source: str, key: str) -> Any:
+        """A setting as it holds for a source's prompts."""
+        own = self.by_source.get(source)
+        return getattr(own if own is not None and key in own.model_fields_set else self, key)
+
+    def tokens_of_turns(self) -> list[int]:
+        """Every `max_tokens` that a turn may have, in ascending order."""
+        found: set[int] = set()
+        for settings in (self, *self.by_source.values()):
+            if settings is self or "max_tokens" in settings.model_fields_set:
+                said = settings.max_tokens
+                found.update([said] if isinstance(said, int) else said if isinstance(said, list) else said.values)
+        return sorted(found)
 
 
 Arg = bool | int | FiniteFloat | str | list[str] | None

@@ -63,7 +63,7 @@ def _shown_text(text: Any) -> str:
 
 
 # Parts of a pydantic location that are no keys of the config: the branches of a union.
-_UNION_BRANCH = re.compile(r"^(constrained-|function-|literal\[|int$|str$|bool$|float$|list\[|none$|dict\[)")
+_UNION_BRANCH = re.compile(r"^(constrained-|function-|literal\[|int$|str$|bool$|float$|list\[|none$|dict\[|\()")
 
 
 def _place(item: Any) -> list[str]:
@@ -118,7 +118,7 @@ def _explain(item: Any, model: type[BaseModel]) -> str | None:
         allowed = _model_at(item["loc"], model)
         near = difflib.get_close_matches(_place(item)[-1], allowed, n=1)
         meant = f"did you mean {near[0]}? " if near else ""
-        return f"unknown key; {meant}allowed here: {', '.join(allowed)}"
+        return f"unknown key; {meant}allowed here: {', '.join(allowed or ['values', 'weights'])}"
     if kind == "missing":
         return "is missing"
     if kind in ("too_short", "string_too_short"):

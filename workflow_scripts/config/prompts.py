@@ -72,6 +72,10 @@ class Prompts(Section):
         json_schema_extra=or_names,
         description="sources or catalogue entries that, in order, fill up to the total",
     )
+    turns: Literal["first", "all"] = Field(
+        "first",
+        description="first: one answer, to what comes before the first assistant turn; all: every assistant turn",
+    )
     allow_short: bool = Field(False, description="go on where the sources hold fewer prompts than asked")
     dedupe: Dedupe = Field(default_factory=Dedupe)
     max_prompt_tokens: Count | None = Field(

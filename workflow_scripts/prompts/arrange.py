@@ -11,17 +11,17 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from workflow_scripts.prompts.mix import spread
-from workflow_scripts.sources.prompt_ids import prompt_side
+from workflow_scripts.sources.prompt_ids import Turns, prompt_side
 
 BEGINNING = 512  # characters; to compute again what is shorter costs less than answering out of order
 
 
-def traits(shard: Path, rows: pl.Series) -> pl.DataFrame:
+def traits(shard: Path, rows: pl.Series, turns: Turns) -> pl.DataFrame:
     """Of prompts of a prompts.parquet by `row`: `prefix`, the same for those that begin alike, and `answer`.
 
     Alike begin prompts with the same system prompt and tools, if these have 512 characters; else those whose first 512
     characters (system prompt, tools, messages) are the same. `answer` is the length of the recorded answer in
-    characters, with its reasoning and its calls; 0 where none was recorded.
+    characters, with its reasoning and its calls; 0 where none was recorded. Under `turns: all` all answers count.
     """
     size = pq.read_metadata(shard).num_rows
     wanted: NDArray[np.bool_] = np.zeros(size, bool)
@@ -36,22 +36,23 @@ def traits(shard: Path, rows: pl.Series) -> pl.DataFrame:
             texts = table.take(pa.array(found))
             beginnings = []
             for row, messages, tools in zip(found + start, *(column.to_pylist() for column in texts), strict=True):
-                beginning, answers[row] = _traits(orjson.loads(messages), tools)
+                beginning, answers[row] = _traits(orjson.loads(messages), tools, turns)
                 beginnings.append(beginning)
             prefixes[found + start] = pl.Series(beginnings, dtype=pl.String).hash().to_numpy()
             start += len(table)
     return pl.DataFrame({"row": rows, "prefix": prefixes[rows.to_numpy()], "answer": answers[rows.to_numpy()]})
 
 
-def _traits(messages: list[dict[str, Any]], tools: str | None) -> tuple[str, int]:
+def _traits(messages: list[dict[str, Any]], tools: str | None, turns: Turns) -> tuple[str, int]:
     asked = prompt_side(messages)  # type: ignore[arg-type]
-    at = len(asked)
     answer = 0
-    while at < len(messages) and messages[at]["role"] == "assistant":
-        turn = messages[at]
+    for turn in messages[len(asked) :]:
+        if turn["role"] != "assistant":
+            if turns == "first":
+                break
+            continue
         answer += len(turn["content"]) + len(turn.get("reasoning_content", ""))
         answer += sum(len(call["function"]["arguments"]) for call in turn.get("tool_calls", ()))
-        at += 1
     frame = tools or ""
     if asked and asked[0]["role"] == "system":
         frame = f"{asked[0]['content']}\n{frame}"

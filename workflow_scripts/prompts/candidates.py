@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import orjson
 import polars as pl
 import pyarrow.parquet as pq
 
@@ -16,6 +17,7 @@ from workflow_scripts.prompts.mix import AT_ONCE, Candidate, Drop, Ref, Stream, 
 from workflow_scripts.run import Run
 from workflow_scripts.sources.locking import Locked, lock_dataset
 from workflow_scripts.sources.normalize import ensure_shard
+from workflow_scripts.sources.prompt_ids import whole_key
 
 BYTES_AT_ONCE = 400 << 20  # of rows that are read for the filters
 
@@ -86,14 +88,19 @@ class Shards:
         Where all are taken the seed decides nothing: of near-duplicates too the one with the lowest id comes first.
         """
         path = self.paths[name] = shard / "prompts.parquet"
-        frame = pl.read_parquet(path, columns=["row", "first_id", "dedupe_key"], glob=False)
         prompts, sources = self.run.config.prompts, self.run.config.sources
-        order = pl.Series("order", [order_key(prompts.seed, key) for key in frame["dedupe_key"]], dtype=pl.Binary)
-        order_by = ["order", "first_id", "row"]
+        if prompts.turns == "first":
+            frame = pl.read_parquet(path, columns=["row", "first_id", "dedupe_key"], glob=False)
+            frame = frame.with_columns(prompt_id="first_id", key="dedupe_key")
+        else:
+            frame = pl.read_parquet(path, columns=["row", "first_id", "all_id", "dedupe_key"], glob=False)
+            frame = frame.rename({"all_id": "prompt_id"}).with_columns(_whole_keys(path))
+        order = pl.Series("order", [order_key(prompts.seed, key) for key in frame["key"]], dtype=pl.Binary)
+        order_by = ["order", "prompt_id", "row"]
         if prompts.total is None and name in sources and sources[name].take == "all":
             order_by.remove("order")
         self.frames[name] = frame.with_columns(order).sort(order_by)
-        keys = self.frames[name]["dedupe_key" if prompts.dedupe.exact else "first_id"]
+        keys = self.frames[name]["key" if prompts.dedupe.exact else "prompt_id"]
         if not self.filters and self.text_of is None:
             return (Candidate(Ref(name, number), key) for number, key in enumerate(keys))
         return self._looked_at(name, keys)
@@ -111,6 +118,18 @@ class Shards:
                 else:
                     yield Candidate(ref, key, self.text_of(messages, tools) if self.text_of else None)
             number += len(block)
+
+
+def _whole_keys(path: Path) -> pl.Series:
+    """The dedupe keys of whole conversations, in the shard's order; only a first turn's are in the shard."""
+    keys: list[str] = []
+    with pq.ParquetFile(path) as shard:
+        for batch in shard.iter_batches(AT_ONCE, columns=["first_id", "all_id", "dedupe_key", "messages", "tools"]):
+            for first_id, all_id, key, messages, tools in zip(*(col.to_pylist() for col in batch), strict=True):
+                if first_id != all_id:
+                    key = whole_key(orjson.loads(messages), orjson.loads(tools) if tools else None)
+                keys.append(key)
+    return pl.Series("key", keys, dtype=pl.String)
 
 
 def _blocks(path: Path, rows: pl.Series) -> Iterator[pl.DataFrame]:

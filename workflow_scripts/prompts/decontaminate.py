@@ -29,7 +29,7 @@ from workflow_scripts.jobs import say
 from workflow_scripts.prompts import benchmarks, inputs
 from workflow_scripts.prompts.filters import Hit, stretches
 from workflow_scripts.run import Run
-from workflow_scripts.sources.prompt_ids import prompt_side
+from workflow_scripts.sources.prompt_ids import Turns, asked
 
 SHORTEST = 5
 SHOWN_WORDS = 40
@@ -106,8 +106,11 @@ class Decontaminate:
 
     reason = "contaminated"
 
-    def __init__(self, rows: Iterable[BenchmarkRow], n: int = 13, threshold: float = 0.0) -> None:
+    def __init__(
+        self, rows: Iterable[BenchmarkRow], n: int = 13, threshold: float = 0.0, turns: Turns = "first"
+    ) -> None:
         self._counting = threshold > 0
+        self._turns: Turns = turns
         self._numbers: dict[str, int] = {}
         self._words = [""]
         self._places: list[str] = []
@@ -181,7 +184,7 @@ class Decontaminate:
         ends: list[int] = []
         get = self._numbers.get
         for at, conversation in enumerate(conversations, first):
-            for message in prompt_side(orjson.loads(conversation)):
+            for message in asked(orjson.loads(conversation), self._turns):
                 numbered = [get(word, 0) for word in words(message["content"])]
                 if len(numbered) < SHORTEST and (row := self._messages.get(tuple(numbered))) is not None:
                     hits.setdefault(at, Hit(self._places[row], self._shown(numbered)))
@@ -273,6 +276,6 @@ def open_decontaminate(run: Run, recorded: list[inputs.Input]) -> Decontaminate:
                 for number, texts in benchmarks.read(file.path, settings.columns)
             ]
     hashes.save()
-    found = Decontaminate(rows, settings.ngram, settings.threshold)
+    found = Decontaminate(rows, settings.ngram, settings.threshold, run.config.prompts.turns)
     say(f"decontaminating against {found.rows:,} benchmark rows, by {settings.ngram}-grams of words")
     return found

@@ -53,7 +53,9 @@ def look_back(run: Run) -> Measured:
             made = [chunk for chunk in other.chunks() if other.sidecar(chunk).exists()]
             if not made:
                 continue
-            answers, tokens = _lengths(other, made[:: -(-len(made) // EARLIER_CHUNKS)], run.config.sampling.max_tokens)
+            answers, tokens = _lengths(
+                other, made[:: -(-len(made) // EARLIER_CHUNKS)], run.config.sampling.tokens_of_turns()[-1]
+            )
             rate = files.read_json(other.summary).get("tokens_per_second") if other.summary.exists() else None
             found.runs.append(other.name)
             found.answers.update(answers)
@@ -77,10 +79,11 @@ def _siblings(run: Run) -> Iterator[Run]:
 
 def _fits(run: Run, other: Run) -> bool:
     mine, theirs = run.config, other.config
-    return (mine.model.path, mine.model.revision, mine.sampling.thinking) == (
+    return (mine.model.path, mine.model.revision, mine.sampling.thinking, mine.prompts.turns) == (
         theirs.model.path,
         theirs.model.revision,
         theirs.sampling.thinking,
+        theirs.prompts.turns,
     )
 
 
@@ -115,12 +118,28 @@ def characters(run: Run) -> dict[str | None, float]:
     return {key: lengths[key] / count for key, count in counts.items()}
 
 
+def turns_of_prompts(run: Run) -> dict[str | None, float]:
+    """Assistant turns of a recorded conversation on average, one at least, by source and, as None, of all."""
+    counts, turns = Counter[str | None](), Counter[str | None]()
+    chunks = run.chunks()
+    step = max(1, len(manifest_file.read(run, ["chunk"])) // SAMPLED_PROMPTS)
+    for chunk in chunks[::step]:
+        for prompt in files.read_jsonl_zst(run.prompts(chunk)):
+            recorded = sum(message["role"] == "assistant" for message in prompt["messages"])
+            for key in (prompt["source"], None):
+                counts[key] += 1
+                turns[key] += max(1, recorded)
+    return {key: turns[key] / count for key, count in counts.items()}
+
+
 def estimate(run: Run) -> dict[str, Any]:
     """estimate.json. Raises PlainError if the run has no manifest or no chunks of prompts."""
     config = run.config
     manifest = manifest_file.read(run, ["source", "tokens"])
     counted = manifest["tokens"].null_count() == 0
     typical = {} if counted else characters(run)
+    most = config.sampling.tokens_of_turns()[-1]
+    turns = turns_of_prompts(run) if config.prompts.turns == "all" else {}
     earlier = look_back(run)
     sources = []
     for (source,), rows in manifest.group_by(["source"], maintain_order=True):
@@ -128,13 +147,14 @@ def estimate(run: Run) -> dict[str, Any]:
         uncounted = rows["tokens"].null_count()
         guess = typical.get(str(source), typical.get(None, 0.0)) / CHARACTERS_PER_TOKEN
         answers = len(rows) * config.sampling.n
+        asked = turns.get(str(source), turns.get(None, 1.0))  # turns of an answer
         sources.append(
             {
                 "source": source,
                 "prompts": len(rows),
                 "prompt_tokens": int(rows["tokens"].sum() or 0) + round(uncounted * guess),
                 "prompt_tokens_counted": uncounted == 0,
-                "output_tokens": round(answers * (config.sampling.max_tokens if mean is None else mean)),
+                "output_tokens": round(answers * (asked * most if mean is None else mean)),
                 "answers_looked_at": earlier.answers[str(source)],
             }
         )
@@ -184,9 +204,11 @@ def _assumptions(
     if len(unknown) < len(sources):
         lines.append(f"answers: as long as in {', '.join(earlier.runs)}, by source")
     if unknown:
+        each = "each" if run.config.prompts.turns == "first" else "for each recorded turn"
         which = f"answers of {', '.join(unknown)}" if len(unknown) < len(sources) else "answers"
         lines.append(
-            f"{which}: {run.config.sampling.max_tokens:,} tokens each (sampling.max_tokens), the most they can be; no "
+            f"{which}: {run.config.sampling.tokens_of_turns()[-1]:,} tokens {each} (sampling.max_tokens), the most "
+            f"they can be; no "
             f"earlier run of this model here has any"
         )
     if typical:

@@ -17,11 +17,13 @@ import polars as pl
 
 from workflow_scripts import files
 from workflow_scripts.config import Config
+from workflow_scripts.config.generation import THINKING_KWARG
 from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import say
 from workflow_scripts.prompts import tokenizer as tokenizers
 from workflow_scripts.prompts.filters import Hit, stretches
 from workflow_scripts.prompts.inputs import Input
+from workflow_scripts.prompts.rendering import FORM, Refused, render
 from workflow_scripts.records import Message
 from workflow_scripts.run import Run
 from workflow_scripts.sources.prompt_ids import Tools, prompt_side
@@ -82,23 +84,12 @@ class Counter:
             self._backend.no_padding()
 
     def render(self, messages: list[Message], tools: Tools) -> str | None:
-        """The text that the server makes of a prompt; None if its template refuses it.
-
-        Some templates want tools without their OpenAI wrapper; SGLang tries that second, and so is it here.
-        """
-        turns: Any = messages
-        ways: list[Any] = [tools, [tool.get("function", tool) for tool in tools]] if tools else [None]
-        for declared in ways:
-            try:
-                text = self._tokenizer.apply_chat_template(
-                    turns, tools=declared, add_generation_prompt=True, tokenize=False, **self._kwargs
-                )
-            except Exception as error:  # templates are programs of others: what they raise is a refusal
-                self.refusal = tokenizers.one_line(error)
-                continue
-            if isinstance(text, str):
-                return text
-        return None
+        """The text that the server makes of a prompt; None if its template refuses it."""
+        try:
+            return render(self._tokenizer, messages, tools, self._kwargs)
+        except Refused as error:
+            self.refusal = tokenizers.one_line(error)
+            return None
 
     def check(self) -> None:
         """PlainError where the template refuses even one plain question."""
@@ -135,7 +126,7 @@ class Lengths:
         self._counter, self._counts = counter, counts
         self._most = config.prompts.max_prompt_tokens
         self._context = tokenizers.context_length(config)
-        self._answer = config.sampling.max_tokens
+        self._answer = config.sampling.tokens_of_turns()[0]  # the least that any prompt is given
 
     def check(self, candidates: pl.DataFrame) -> dict[int, Hit]:
         """The candidates that are too long."""
@@ -183,7 +174,9 @@ def open_lengths(run: Run, recorded: Input) -> Lengths | None:
     """
     config = run.config
     thinking = config.sampling.thinking
-    kwargs = {} if thinking is None else {"enable_thinking": thinking}
+    kwargs = {**config.sampling.template}
+    if isinstance(thinking, bool):  # where it varies, prompts are counted as if nothing was said
+        kwargs[THINKING_KWARG] = thinking
     try:
         tokenizer, found = tokenizers.load(config, recorded)
         counter = Counter(tokenizer, kwargs)
@@ -195,6 +188,7 @@ def open_lengths(run: Run, recorded: Input) -> Lengths | None:
         return None
     content = [entry["sha256"] for entry in found]
     template = tokenizers.template_text(config)
-    key = hashlib.sha256(orjson.dumps([version("transformers"), version("tokenizers"), content, template, kwargs]))
+    by = [FORM, version("transformers"), version("tokenizers")]
+    key = hashlib.sha256(orjson.dumps([by, content, template, kwargs]))
     counts = Counts(files.cache_home() / "tokens" / f"{key.hexdigest()[:16]}.bin")
     return Lengths(counter, counts, config)

@@ -3,6 +3,7 @@
 import argparse
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
     if config.prompts.dedupe.near:
         from workflow_scripts.prompts.near import NearDuplicates, text_of
 
-        shards.text_of, near = text_of, NearDuplicates(config.prompts.dedupe.near)
+        shards.text_of = partial(text_of, turns=config.prompts.turns)
+        near = NearDuplicates(config.prompts.dedupe.near)
     own = [shards.own(name) for name in config.sources]
     substitutes = [shards.substitutes(name) for name in config.sources]
     fill = [shards.fill(name, reading) for name, reading in config.prompts.fill.items()]
@@ -73,9 +75,9 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
     results = [*drawn, *filled]
     taken = _taken(shards, (ref for result in results for ref in result.refs))
     # By the end of the order's hash, not its beginning: those drawn of a source are the ones that begin lowest.
-    spread = taken.sort(pl.col("order").bin.slice(8), "first_id")
+    spread = taken.sort(pl.col("order").bin.slice(8), "prompt_id")
     manifest = arrange(spread, config.chunk_count()).select(
-        prompt_id="first_id",
+        prompt_id="prompt_id",
         first_id="first_id",
         source="source",
         row="row",
@@ -96,15 +98,17 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
 
 
 def _taken(shards: Shards, refs: Iterable[Ref]) -> pl.DataFrame:
-    """The taken: first_id, dedupe_key, row, order, source, prefix, answer."""
+    """The taken: prompt_id, first_id, dedupe_key, row, order, source, prefix, answer."""
+    turns = shards.run.config.prompts.turns
     rows: dict[str, list[int]] = {}
     for ref in refs:
         rows.setdefault(ref.shard, []).append(ref.row)
-    schema = {"first_id": pl.String, "dedupe_key": pl.String, "row": pl.Int64, "order": pl.Binary, "source": pl.String}
-    parts = [pl.DataFrame(schema=schema | {"prefix": pl.UInt64, "answer": pl.Int64})]
+    own = {"prompt_id": pl.String, "first_id": pl.String, "dedupe_key": pl.String, "row": pl.Int64, "order": pl.Binary}
+    schema = own | {"source": pl.String, "prefix": pl.UInt64, "answer": pl.Int64}
+    parts = [pl.DataFrame(schema=schema)]
     for name, found in rows.items():
-        part = shards.frames[name][found].select("first_id", "dedupe_key", "row", "order", source=pl.lit(name))
-        more = traits(shards.paths[name], part["row"]).drop("row")
+        part = shards.frames[name][found].select(*own, source=pl.lit(name))
+        more = traits(shards.paths[name], part["row"], turns).drop("row")
         parts.append(pl.concat([part, more], how="horizontal"))
     return pl.concat(parts)
 
@@ -115,7 +119,7 @@ def _share(first_id: str) -> pl.Expr:
 
 
 def _id(shards: Shards, ref: Ref) -> str:
-    found: str = shards.frames[ref.shard]["first_id"][ref.row]
+    found: str = shards.frames[ref.shard]["prompt_id"][ref.row]
     return found
 
 

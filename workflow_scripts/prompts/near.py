@@ -32,19 +32,19 @@ from workflow_scripts.prompts.minhash import (
     sketches,
 )
 from workflow_scripts.prompts.mix import Ref, Text
-from workflow_scripts.sources.prompt_ids import plain, plain_tools, prompt_side
+from workflow_scripts.sources.prompt_ids import Turns, asked, plain, plain_tools
 
 KNOWN_BYTES = 64 << 20  # of runs that are kept
 
 
-def text_of(messages: str, tools: str | None) -> Text:
+def text_of(messages: str, tools: str | None, turns: Turns = "first") -> Text:
     """Of a shard's row, JSON as it stands there."""
-    asked = prompt_side(orjson.loads(messages))
-    turns = [plain(message["content"]) for message in asked if message["role"] != "system"]
-    frame = [plain(message["content"]) for message in asked if message["role"] == "system"]
+    side = asked(orjson.loads(messages), turns)
+    said = [plain(message["content"]) for message in side if message["role"] != "system"]
+    frame = [plain(message["content"]) for message in side if message["role"] == "system"]
     if tools:
         frame.append(plain_tools(orjson.loads(tools)))
-    return Text("\n".join(turns), "\n".join(frame))
+    return Text("\n".join(said), "\n".join(frame))
 
 
 class NearDuplicates:

@@ -13,8 +13,9 @@ from workflow_scripts.jobs import run_job, say, timed
 from workflow_scripts.prompts import manifest_file
 from workflow_scripts.prompts.candidates import source_shard
 from workflow_scripts.publishing.restore import nothing_left
-from workflow_scripts.records import Prompt
+from workflow_scripts.records import Message, Prompt
 from workflow_scripts.run import Run
+from workflow_scripts.sources.prompt_ids import Turns, prompt_side
 
 PROMPTS_IN_MEMORY = 200_000
 
@@ -53,22 +54,27 @@ def _write_batch(run: Run, manifest: pl.DataFrame, chunks: list[str]) -> None:
         parts.append(part)
     found = pl.concat(parts).sort("chunk", "position") if parts else None
     for chunk in chunks:
-        prompts = () if found is None else _prompts(found.filter(pl.col("chunk") == int(chunk)))
+        prompts = (
+            () if found is None else _prompts(found.filter(pl.col("chunk") == int(chunk)), run.config.prompts.turns)
+        )
         files.write_jsonl_zst(run.prompts(chunk), prompts)
 
 
-def _prompts(rows: pl.DataFrame) -> Iterator[Prompt]:
-    """Prompts of a chunk in manifest order. Under `turns: first` a prompt ends before the first assistant turn."""
+def _prompts(rows: pl.DataFrame, turns: Turns) -> Iterator[Prompt]:
+    """Prompts of a chunk in manifest order.
+
+    Under `turns: first` a prompt ends before the first assistant turn; under `all` it is the whole recorded
+    conversation, by which the calls of new turns find their results.
+    """
     for row in rows.iter_rows(named=True):
-        messages = orjson.loads(row["messages"])
-        end = next((at for at, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
+        messages: list[Message] = orjson.loads(row["messages"])
         yield {
             "prompt_id": row["prompt_id"],
             "first_id": row["first_id"],
             "source": row["source"],
             "source_id": row["source_id"],
             "source_row": row["source_row"],
-            "messages": messages[:end],
+            "messages": prompt_side(messages) if turns == "first" else messages,
             "tools": None if row["tools"] is None else orjson.loads(row["tools"]),
             "meta": orjson.loads(row["meta"]),
         }

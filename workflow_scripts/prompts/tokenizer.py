@@ -48,15 +48,17 @@ def context_length(config: Config) -> int | None:
 
 def needed(config: Config) -> bool:
     """Whether prompts must be counted, so that a tokenizer that can't be had is a mistake."""
-    return config.prompts.max_prompt_tokens is not None or config.model.tokenizer is not None
+    of_turns = config.prompts.turns == "all" and not config.model.path.startswith(EMBEDDED)
+    return config.prompts.max_prompt_tokens is not None or config.model.tokenizer is not None or of_turns
 
 
 def lock_tokenizer(config: Config) -> Input | None:
     """The tokenizer that counts the run's prompts; None if nothing is counted.
 
-    They are counted for `max_prompt_tokens`, for a `model.tokenizer`, and for a context length; for the last only where
-    the tokenizer can be had: otherwise a line says why not, and the servers find what is too long. The embedded model's
-    tokenizer is made with the model, so that alone a context length does not ask for it.
+    They are counted for `max_prompt_tokens`, for a `model.tokenizer`, for `turns: all`, by which the turns are checked,
+    and for a context length; for the last only where the tokenizer can be had: otherwise a line says why not, and the
+    servers find what is too long. The embedded model's tokenizer is made with the model: nothing but the first two asks
+    for it.
     """
     named = config.model.tokenizer or config.model.path
     asked = needed(config)
@@ -112,6 +114,22 @@ def _files(folder: Path, hashes: ContentHashes) -> list[dict[str, Any]]:
     return [
         {"name": name, "bytes": (folder / name).stat().st_size, "sha256": hashes.of(folder / name)} for name in wanted
     ]
+
+
+def at_hand(config: Config, recorded: Input | None) -> "PreTrainedTokenizerBase | None":
+    """The run's tokenizer, if it was recorded or lies here already; nothing is looked up for it."""
+    named = config.model.tokenizer or config.model.path
+    if named == "none":
+        return None
+    if recorded is None:
+        if not (named.startswith(EMBEDDED) or Path(named).is_dir()):
+            return None
+        key = "path" if config.model.tokenizer is None else "tokenizer"
+        found = _files(_folder(named, key), ContentHashes())
+        if not any(entry["name"].startswith(("tokenizer_config", "chat_template")) for entry in found):
+            return None  # it has no template; to load transformers for that takes seconds
+        recorded = {"from": named, "files": found}
+    return load(config, recorded)[0]
 
 
 def load(config: Config, recorded: Input) -> tuple["PreTrainedTokenizerBase", list[dict[str, Any]]]:

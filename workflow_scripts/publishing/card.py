@@ -29,7 +29,7 @@ _MESSAGE = {"role": "string", "content": "string", "reasoning_content": "string"
 _MESSAGE |= {"tool_call_id": "string", "name": "string"}
 _COMPLETION = {"prompt_id": "string", "first_id": "string", "source": "string", "source_id": "string"}
 _COMPLETION |= {"source_row": "int64", "messages": "", "tools": "json", "meta": "json", "sample": "int64"}
-_COMPLETION |= {"turns": "json"}
+_COMPLETION |= {"turns": "json", "ended": "string", "ended_reason": "string"}
 
 TEXT = """\
 # {run}

@@ -33,12 +33,13 @@ def disk_line(run: Run) -> str | None:
     answers = answers_left(run)
     if not answers:
         return None
-    needed = answers * (run.config.sampling.max_tokens * BYTES_PER_TOKEN + BYTES_PER_ANSWER)
+    most = run.config.sampling.tokens_of_turns()[-1]
+    needed = answers * (most * BYTES_PER_TOKEN + BYTES_PER_ANSWER)
     free = shutil.disk_usage(_existing(run.folder)).free
     if needed <= free:
         return None
     return (
-        f"disk: {answers:,} answers of up to {run.config.sampling.max_tokens:,} tokens can take {needed / 1e9:,.1f} GB "
+        f"disk: {answers:,} answers of up to {most:,} tokens can take {needed / 1e9:,.1f} GB "
         f"in {run.results}, which has {free / 1e9:,.1f} GB free; make room, or choose another folder with `results`"
     )
 

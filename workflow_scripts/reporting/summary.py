@@ -10,6 +10,7 @@ import orjson
 from workflow_scripts import files
 from workflow_scripts.completions.redrive import standing_failures
 from workflow_scripts.jobs import run_job, timed
+from workflow_scripts.reporting import drift
 from workflow_scripts.reporting.accounting import Audit, check_file
 from workflow_scripts.run import Run
 
@@ -19,14 +20,24 @@ def summarize(run: Run, receipts: list[Path], training: Path) -> dict[str, Any]:
     audit = Audit(run)
     sidecars = audit.all()
     failures = standing_failures(run, run.redrives())
-    classes = Counter[str]()
+    classes, marks, ended = Counter[str](), Counter[str](), Counter[str]()
+    refused: dict[str, Counter[str]] = {}
+    for row in failures.values():
+        if row["class"] == "refused":
+            refused.setdefault(row["source"], Counter())[row["reason"]] += 1
     for sidecar in sidecars:
         classes.update(sidecar["classes"])
+        marks.update(sidecar["marks"])
+        for counts in sidecar["ended"].values():
+            ended.update(counts)
+        for source, said in sidecar["refused"].items():
+            refused.setdefault(source, Counter()).update(said)
     seconds = stage_seconds(run.folder / "timings.jsonl")
     output_tokens = sum(sidecar["output_tokens"] for sidecar in sidecars)
     index = files.read_json(training, "files", "rows", "supervised_tokens", "dropped")
     for entry in index["files"]:
         check_file(training.parent / entry["path"], entry)
+    checked = drift.check(run)
     generating = seconds.get("completions", 0)
     return {
         "run": run.name,
@@ -36,8 +47,16 @@ def summarize(run: Run, receipts: list[Path], training: Path) -> dict[str, Any]:
         "failures": len(failures),
         "failure_classes": dict(sorted(Counter(row["class"] for row in failures.values()).items())),
         "redrives": len(run.redrives()),
+        "turns": classes.total(),
         "classes": dict(sorted(classes.items())),
-        "alarms": alarms(run.folder / "alarms.jsonl"),
+        "marks": dict(sorted(marks.items())),
+        "ended": dict(sorted(ended.items())),
+        "refused": {  # by source: prompts whose template refused them, at once or on the way, and its usual words
+            source: {"prompts": words.total(), "says": [says for says, _ in words.most_common(3)]}
+            for source, words in sorted(refused.items())
+        },
+        "checked": checked,
+        "alarms": alarms(run.folder / "alarms.jsonl") + _drift_alarm(checked) + _text_alarm(marks),
         "prompt_tokens": sum(sidecar["prompt_tokens"] for sidecar in sidecars),
         "output_tokens": output_tokens,
         "tokens_per_second": round(output_tokens / generating, 1) if generating else None,
@@ -66,6 +85,22 @@ def alarms(path: Path) -> list[str]:
     """What was noticed while the run was made, over all its starts."""
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     return list(dict.fromkeys(str(orjson.loads(line)["alarm"]) for line in lines if line.endswith(b"\n")))
+
+
+def _drift_alarm(checked: dict[str, Any]) -> list[str]:
+    drifted = checked["drift"]
+    if not any(drifted.values()):
+        return []
+    return [
+        f"of {checked['turns']} turns that were checked, {drifted['prompt']} have other prompt ids than their history "
+        f"renders to here, and {drifted['text']} other response ids than text; the first: {checked['first']}"
+    ]
+
+
+def _text_alarm(marks: Counter[str]) -> list[str]:
+    if not marks["other_text"]:
+        return []
+    return [f"of {marks['other_text']:,} turns the response ids do not decode to the stored text (other_text)"]
 
 
 def _union(spans: list[tuple[float, float]]) -> float:

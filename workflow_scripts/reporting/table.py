@@ -7,14 +7,25 @@ from workflow_scripts.sources.readers import as_size
 
 def table(summary: dict[str, Any]) -> str:
     """The run's numbers, a line each."""
-    classes = ", ".join(f"{count} {name}" for name, count in summary["classes"].items())
-    failures = ", ".join(f"{count} {name}" for name, count in summary["failure_classes"].items())
+    classes, failures, marks, ended = (
+        ", ".join(f"{count:,} {name}" for name, count in summary[key].items())
+        for key in ("classes", "failure_classes", "marks", "ended")
+    )
     rate = "" if summary["tokens_per_second"] is None else f" ({summary['tokens_per_second']:,} a second)"
+    several = summary["turns"] > summary["completions"]
+    about = ended if several else classes
     rows = [
         ("prompts", f"{summary['prompts']:,}"),
-        ("completions", f"{summary['completions']:,}  ({classes})" if classes else "0"),
+        ("completions", f"{summary['completions']:,}" + (f"  ({about})" if about else "")),
         ("failures", f"{summary['failures']:,}" + (f"  ({failures})" if failures else "")),
+        *([("turns", f"{summary['turns']:,}  ({classes})")] if several else []),
+        *([("marks", marks)] if marks else []),
+        *(
+            ("refused", f"{told['prompts']:,} of {source}" + "".join(f"; {says}" for says in told["says"]))
+            for source, told in summary["refused"].items()
+        ),
         ("output tokens", f"{summary['output_tokens']:,}{rate}"),
+        *([("checked turns", f"{summary['checked']['turns']:,}")] if summary["checked"]["turns"] else []),
         ("training rows", f"{summary['training_rows']:,} with {summary['supervised_tokens']:,} supervised tokens"),
         ("objects in the store", f"{summary['objects_published']:,}"),
         ("seconds", ", ".join(f"{stage} {value:,.0f}" for stage, value in summary["seconds"].items())),

@@ -4,11 +4,12 @@ import os
 import secrets
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from workflow_scripts import files, identity, processes
+from workflow_scripts.completions.marks import TAGS
 from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import say
 from workflow_scripts.processes import ProcessId
@@ -34,6 +35,8 @@ class Endpoint:
     granted: Granted
     model: dict[str, Any]
     vocabulary: int | None = None  # token ids are below it; None where that is not known
+    tokenizer: Path | None = None  # the model's tokenizer.json, if that is here
+    tags: dict[str, int] = field(default_factory=dict)  # ids of the tokens that part thoughts and calls from the rest
     folder: Path | None = None
     start: int = 0
     supervisor: ProcessId | None = None
@@ -58,13 +61,17 @@ def connect(run: Run, number: int) -> Endpoint:
     config = run.config
     if config.servers.urls:
         url, key = config.servers.urls[number], _key()
+        here = Path(config.model.path) if Path(config.model.path).is_dir() else None
+        tokenizer = launch.tokenizer_json(here) if here else None
         endpoint = Endpoint(
             url,
             url,
             key,
             launch.granted(url, key),
             identity.model_identity(config.model.path, config.model.revision, identity.ContentHashes()),
-            launch.vocabulary(Path(config.model.path)) if Path(config.model.path).is_dir() else None,
+            launch.vocabulary(here) if here else None,
+            tokenizer,
+            launch.tags(tokenizer, TAGS),
         )
     else:
         folder = run.server(number)
@@ -78,6 +85,8 @@ def connect(run: Run, number: int) -> Endpoint:
             granted,
             state.facts["model"],
             state.facts["vocabulary"],
+            Path(state.facts["tokenizer"]) if state.facts["tokenizer"] else None,
+            state.facts["tags"],
             folder,
             state.started,
             state.supervisor,
@@ -159,6 +168,7 @@ def _service(run: Run, number: int) -> supervisor.Service:
     )
     built = environment.ensure(servers.engine)
     weights = model.ensure(run.config.model.path, run.config.model.revision, built.python)
+    tokenizer = launch.tokenizer_json(weights)
     folder = run.server(number).absolute()
     key_file = folder / "key"
     files.write_bytes(key_file, secrets.token_urlsafe(32).encode(), mode=0o600)
@@ -181,6 +191,8 @@ def _service(run: Run, number: int) -> supervisor.Service:
             "url": url,
             "model": identity.model_identity(str(weights), None, identity.ContentHashes()),
             "vocabulary": launch.vocabulary(weights),
+            "tokenizer": None if tokenizer is None else str(tokenizer),
+            "tags": launch.tags(tokenizer, TAGS),
         },
     )
 

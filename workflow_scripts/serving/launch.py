@@ -3,7 +3,7 @@
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,6 +146,20 @@ def vocabulary(model: Path) -> int | None:
     parts = [config, config.get("text_config")]
     sizes = [part["vocab_size"] for part in parts if isinstance(part, dict) and isinstance(part.get("vocab_size"), int)]
     return sizes[0] if sizes else None
+
+
+def tokenizer_json(model: Path) -> Path | None:
+    """The file that holds the model's whole tokenizer, as most have it."""
+    path = (model / "tokenizer.json").absolute()
+    return path if path.is_file() else None
+
+
+def tags(path: Path | None, texts: Collection[str]) -> dict[str, int]:
+    """Which of the texts are tokens of the model's own, and their ids, as its tokenizer.json says; none without one."""
+    if path is None:
+        return {}
+    added = files.read_json(path).get("added_tokens", [])
+    return {token["content"]: token["id"] for token in added if token["content"] in texts}
 
 
 def command(python: Path, server_flags: Sequence[str]) -> list[str]:

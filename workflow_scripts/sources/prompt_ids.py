@@ -15,13 +15,15 @@ recorded as an answer, and they are equal for a conversation of one question.
 
 import hashlib
 import unicodedata
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 
 from workflow_scripts.records import Message
 
 Tools = list[dict[str, Any]] | None
+Turns = Literal["first", "all"]
 
 
 def prompt_side(messages: list[Message]) -> list[Message]:
@@ -46,17 +48,17 @@ class Ids(NamedTuple):
 
 def identify(messages: list[Message], tools: Tools) -> Ids:
     """What a conversation's prompt is known by."""
-    asked = prompt_side(messages)
-    first_id = all_id = _hash(asked, tools)
-    if len(messages) > len(asked) + 1:
-        for message in messages[len(asked) :]:
+    side = prompt_side(messages)
+    first_id = all_id = _hash(side, tools)
+    if len(messages) > len(side) + 1:
+        for message in messages[len(side) :]:
             if message["role"] != "assistant":
                 all_id = _hash(messages, tools)
                 break
     characters = 0
-    for message in asked:
+    for message in side:
         characters += len(message["content"])
-    return Ids(first_id, all_id, hashlib.sha256(_text(asked, tools).encode()).hexdigest(), characters)
+    return Ids(first_id, all_id, hashlib.sha256(_text(side, tools).encode()).hexdigest(), characters)
 
 
 _KEYS: Final = ("role", "content", "name")
@@ -79,6 +81,13 @@ def _hash(messages: list[Message], tools: Tools) -> str:
     return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
+def asked(messages: list[Message], turns: Turns) -> list[Message]:
+    """What a conversation asks the model: its prompt side, or under `all` every message but the assistant's."""
+    if turns == "first":
+        return prompt_side(messages)
+    return [message for message in messages if message["role"] != "assistant"]
+
+
 def prompt_text(messages: list[Message], tools: Tools) -> str:
     """What exact deduplication compares: the prompt side's text, where case, spacing and Unicode form don't count.
 
@@ -87,8 +96,26 @@ def prompt_text(messages: list[Message], tools: Tools) -> str:
     return _text(prompt_side(messages), tools)
 
 
-def _text(asked: list[Message], tools: Tools) -> str:
-    lines = [f"{message['role']}{_name(message)}: {plain(message['content'])}" for message in asked]
+def whole_key(messages: list[Message], tools: Tools) -> str:
+    """The dedupe key under `turns: all`: the hex sha256 of the text of all that `all_id` is made of.
+
+    A run of assistant turns that others follow is an empty line. Equal all_ids have equal keys.
+    """
+    whole: list[Message | None] = []
+    for message in messages:
+        if message["role"] != "assistant":
+            whole.append(message)
+        elif whole and whole[-1] is not None:
+            whole.append(None)
+    if whole and whole[-1] is None:
+        whole.pop()
+    return hashlib.sha256(_text(whole, tools).encode()).hexdigest()
+
+
+def _text(side: Sequence[Message | None], tools: Tools) -> str:
+    lines = [
+        "" if message is None else f"{message['role']}{_name(message)}: {plain(message['content'])}" for message in side
+    ]
     if tools:
         lines.append(f"tools: {plain_tools(tools)}")
     return "\n".join(lines)
