@@ -214,10 +214,8 @@ ids = st.lists(st.integers(0, 3), min_size=1, max_size=8)
 def test_turns_are_unpacked_as_they_were(turns: list[tuple[list[int], list[int]]]) -> None:
     made: list[Any] = [{"prompt_token_ids": asked, "response_token_ids": said} for asked, said in turns]
     packed: list[Any] = []
-    before: list[int] = []
-    for turn in made:
-        packed.append(pack(turn, before))
-        before = turn["prompt_token_ids"] + turn["response_token_ids"]
+    for last, turn in zip([None, *made], made, strict=False):
+        packed.append(pack(turn, last))
     assert unpack(packed) == made
 
 

@@ -241,8 +241,12 @@ class Client:
             failed, again = await self._make_turn(session, task, task.conversation)
             if failed:
                 return again
-        self.done(task.conversation.completion())
+        self._finish(task, task.conversation)
         return None
+
+    def _finish(self, task: Task, conversation: Conversation) -> None:
+        self.done(conversation.completion())
+        task.conversation = None  # its tokens are in the journal now; tasks are held until the chunk's end
 
     async def _make_turn(
         self, session: aiohttp.ClientSession, task: Task, conversation: Conversation
@@ -319,7 +323,7 @@ class Client:
         """End a task. Turns that it has are kept, unless the next run asks for them again."""
         conversation = task.conversation
         if final and conversation is not None and conversation.stop(fault):
-            self.done(conversation.completion())
+            self._finish(task, conversation)
             return
         failure: Failure = {
             "prompt_id": task.prompt["prompt_id"],
@@ -333,6 +337,7 @@ class Client:
         if final and conversation is not None and conversation.turns:
             failure |= {"messages": conversation.answered(), "turns": conversation.turns}
         self.failed(failure)
+        task.conversation = None
 
     async def _post(self, session: aiohttp.ClientSession, endpoint: Endpoint, body: object) -> object:
         headers = {"Content-Type": "application/json", **endpoint.headers()}

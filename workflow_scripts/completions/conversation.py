@@ -36,7 +36,7 @@ class Conversation:
         self.prompt = prompt
         self.sample = sample
         self.turns: list[Turn] = []
-        self._seen: list[int] = []  # the last turn's ids
+        self._last: Turn | None = None  # not packed
         self.ended: Ended | None = None
         self._reason: str | None = None
         self._sampling = sampling
@@ -61,8 +61,8 @@ class Conversation:
     def take(self, reply: Any, rid: str, who: Answerer, attempts: int, seconds: float) -> None:
         """Go on by the reply to the last request. Raises Fault, and changes nothing, if it is none."""
         message, turn = replies.read(reply, rid, self._this_turn(), who, attempts, seconds)
-        packed = packing.pack(turn, self._seen)
-        self._seen = turn["prompt_token_ids"] + turn["response_token_ids"]
+        packed = packing.pack(turn, self._last)
+        self._last = turn
         calls = message.get("tool_calls")
         self.messages = [*self.messages, message]
         self.turns.append(packed)

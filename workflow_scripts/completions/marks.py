@@ -68,7 +68,7 @@ def _by_ids(prompt_ids: list[int], response_ids: list[int], tags: Mapping[str, i
             thinking = False
     opened, closed, called = thinking, False, False
     known = opening | closing | calls
-    for token in [token for token in response_ids if token in known]:
+    for token in () if known.isdisjoint(response_ids) else [token for token in response_ids if token in known]:
         if token in opening:
             opened = thinking = True
         elif token in closing:

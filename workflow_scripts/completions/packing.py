@@ -10,14 +10,14 @@ from workflow_scripts.records import Turn
 MARK = b'"shared":'  # in the JSON of packed turns
 
 
-def pack(turn: Turn, before: list[int]) -> Turn:
-    """The turn without the `shared` first ids of `before`, which are the last turn's, prompt and response.
+def pack(turn: Turn, last: Turn | None) -> Turn:
+    """The turn without the `shared` first ids of its prompt, which the last turn's prompt and response begin with too.
 
     The first turn stays as it is: nothing is before it.
     """
-    if not before:
+    if last is None:
         return turn
-    ids = turn["prompt_token_ids"]
+    ids, before = turn["prompt_token_ids"], last["prompt_token_ids"] + last["response_token_ids"]
     shared = next(
         (at for at, (one, other) in enumerate(zip(ids, before, strict=False)) if one != other),
         min(len(ids), len(before)),
