@@ -156,6 +156,16 @@ class FileEntry(TypedDict):
     rows: int
 
 
+class SourceCounts(TypedDict):
+    """What a chunk has of one source. Lengths are counts by the bins of completions/histogram.py, a turn each."""
+
+    completions: int
+    prompt_tokens: int
+    output_tokens: int
+    prompt_lengths: dict[str, int]
+    output_lengths: dict[str, dict[str, int]]  # by class
+
+
 class Sidecar(TypedDict):
     """results/RUN/completions/CHUNK.json, the last file of a chunk to be written."""
 
@@ -171,6 +181,7 @@ class Sidecar(TypedDict):
     ended: dict[str, dict[str, int]]  # by source
     refused: dict[str, dict[str, int]]  # by source: the template's words, where it refused a later turn
     failure_classes: dict[str, int]
+    sources: dict[str, SourceCounts]
     fingerprint: Fingerprint
 
 

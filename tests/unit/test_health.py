@@ -24,7 +24,8 @@ def run(tmp_path: Path) -> Run:
 def count(health: Health, classes: dict[TurnClass, int], server: str = "server 0") -> None:
     for kind, times in classes.items():
         for _ in range(times):
-            turn: Any = {"class": kind, "server": server}
+            usage = {"prompt_tokens": 3, "completion_tokens": 2}
+            turn: Any = {"class": kind, "server": server, "usage": usage}
             completion: Any = {**prompt(0, "Q"), "sample": 0, "turns": [turn], "ended": "complete"}
             health.answered(completion)
 

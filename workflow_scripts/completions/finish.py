@@ -10,6 +10,7 @@ import orjson
 
 from workflow_scripts import files
 from workflow_scripts.completions import packing
+from workflow_scripts.completions.by_source import BySource
 from workflow_scripts.completions.fingerprint import differing, require_same
 from workflow_scripts.errors import PlainError
 from workflow_scripts.files import Journal
@@ -56,6 +57,7 @@ class ChunkJournal:
         self.ended: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by source
         self.refused: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by source, the template's words
         self.failure_classes = Counter[str]()
+        self.sources = BySource()
         owed = set(expected)
         for offset, length, line in journal.lines():
             kind, value = next(iter(line.items()))
@@ -119,6 +121,7 @@ class ChunkJournal:
             self.tokens["output"] += turn["usage"]["completion_tokens"]
             self.classes[turn["class"]] += 1
             self.marks.update(turn["marks"])
+        self.sources.add(completion)
         self.ended[completion["source"]][completion["ended"]] += 1
         if completion["ended"] == "refused":
             self.refused[completion["source"]][completion["ended_reason"]] += 1
@@ -169,6 +172,7 @@ def finish(run: Run, chunk: str, journal: ChunkJournal) -> Sidecar:
         "ended": _by_source(journal.ended),
         "refused": _by_source(journal.refused),
         "failure_classes": dict(sorted(journal.failure_classes.items())),
+        "sources": journal.sources.counts(),
         "fingerprint": fingerprint,
     }
     files.write_json(run.sidecar(chunk), sidecar)

@@ -2,7 +2,8 @@
 
 results/RUN/servers/health.json    {"run", "answered", "failed": {class: n}, "classes": {class: n},
                                     "turns": {server: [[n, {class: n}], ...]},
-                                    "alarms": [...], "stop"}; `run` is the Snakemake process that it counts for
+                                    "alarms": [...], "stop", "progress"}; `run` is the Snakemake process that it
+                                    counts for, `progress` what is to be in the next line of progress.jsonl
 results/RUN/alarms.jsonl           {"at", "alarm"} of all starts, for the summary
 
 A rising share of turns that are cut, repeat themselves or are empty is how a corrupt server shows: a server's last
@@ -17,11 +18,14 @@ from typing import Any
 import orjson
 
 from workflow_scripts import files, processes
+from workflow_scripts.completions import progress
+from workflow_scripts.completions.progress import Progress
 from workflow_scripts.config import Limits
 from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import say
 from workflow_scripts.records import Completion, Failure
 from workflow_scripts.run import Run
+from workflow_scripts.serving.endpoints import Endpoint
 
 WATCHED = ("cut_in_thinking", "cut_in_answer", "repetition", "empty")
 DEGENERATE = ("repetition", "empty")
@@ -47,29 +51,39 @@ class Health:
         self._answered = 0
         self._failed: Counter[str] = Counter()
         self._turns: dict[str, Counter[str]] = {}
+        self._progress = Progress(run)
+
+    def connected(self, endpoint: Endpoint, number: int) -> None:
+        """This job uses server `number`."""
+        self._progress.connected(endpoint, number)
 
     def answered(self, completion: Completion) -> None:
         self._answered += 1
+        self._progress.answered(completion)
         for turn in completion["turns"]:
             self._turns.setdefault(turn["server"], Counter())[turn["class"]] += 1
 
     def failed(self, failure: Failure) -> None:
         self._failed[failure["class"]] += 1
 
-    def flush(self) -> str | None:
-        """Add what was counted since to the run's account; why the run must stop, if it must."""
+    def flush(self, *, last: bool = False) -> str | None:
+        """Add what was counted since to the run's account; why the run must stop, if it must. `last`: of this job."""
         path = self._run.servers / "health.json"
         with files.file_lock(path.with_suffix(".lock")):
             health = _read(path)
+            new: list[str] = []
             if health["stop"] is None and (self._answered or self._failed):
                 self._add_to(health)
                 new = [alarm for alarm in _alarms(health) if alarm not in health["alarms"]]
                 health["alarms"] += new
                 health["stop"] = self._stop(health)
+                new += [health["stop"]] if health["stop"] else []
+            classes = sum(self._turns.values(), Counter[str]())
+            if self._progress.flush(health, classes, self._failed, last=last):
                 tmp = path.with_name(f".{path.name}.tmp")  # not fsynced: it dies with the run
                 tmp.write_bytes(orjson.dumps(health))
                 tmp.replace(path)
-                _record(self._run, [*new, *([health["stop"]] if health["stop"] else [])])
+            _record(self._run, new)
         self._answered, self._failed, self._turns = 0, Counter(), {}
         stop: str | None = health["stop"]
         return stop
@@ -139,6 +153,8 @@ def _alarms(health: dict[str, Any]) -> list[str]:
 
 
 def _record(run: Run, alarms: list[str]) -> None:
+    if not alarms:
+        return
     with (run.folder / "alarms.jsonl").open("ab") as file:
         for alarm in alarms:
             say(f"alarm: {alarm}")
@@ -147,7 +163,8 @@ def _record(run: Run, alarms: list[str]) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     here = str(processes.run_process())
-    empty = {"run": here, "answered": 0, "failed": {}, "classes": {}, "turns": {}, "alarms": [], "stop": None}
+    empty: dict[str, Any] = {"run": here, "answered": 0, "failed": {}, "classes": {}, "turns": {}, "alarms": []}
+    empty |= {"stop": None, "progress": progress.empty()}
     if not path.exists():
         return empty
     try:

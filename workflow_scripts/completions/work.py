@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from collections import Counter
 
 from workflow_scripts import processes
@@ -24,8 +23,6 @@ from workflow_scripts.serving.leases import Lease, acquire
 from workflow_scripts.serving.recycle import recycle_if_due
 from workflow_scripts.serving.standing import NoServerLeft, ServerOut, has_died, last_death, usable
 
-SAY_EVERY_SECONDS = 60.0
-
 
 class Work:
     """The answers that a chunk still owes, made by one server, or by others where that one goes out of use."""
@@ -38,7 +35,6 @@ class Work:
         self._health = Health(run, expected_answers(run))
         self._open: dict[Key, Failure] = {}
         self._why: str | None = None  # why it stopped before its end
-        self._said = time.monotonic()
 
     def do(self) -> None:
         """Make every answer; PlainError if any is still open afterwards."""
@@ -105,7 +101,7 @@ class Work:
             await client.answer(tasks)
         finally:
             checking.cancel()
-            self._obey(client, self._health.flush())
+            self._obey(client, self._health.flush(last=True))
 
     def _connect(self, lease: Lease) -> Endpoint:
         """Connect, hold the run to one content fingerprint, and end what a supervisor leaves if it dies."""
@@ -116,6 +112,7 @@ class Work:
         content = fingerprint.content(run, endpoint)
         fingerprint.bind(run, content)
         self._journal.open_session(content, fingerprint.speed(endpoint))
+        self._health.connected(endpoint, lease.server)
         return endpoint
 
     async def _reconnect(self, lease: Lease, old: Endpoint) -> Endpoint:
@@ -133,10 +130,6 @@ class Work:
     def _done(self, completion: Completion) -> None:
         self._journal.add_completion(completion)
         self._health.answered(completion)
-        if time.monotonic() - self._said >= SAY_EVERY_SECONDS:
-            self._said = time.monotonic()
-            owed = len(self._journal.expected)
-            say(f"chunk {self._chunk}: {owed - len(self._journal.missing()):,} of {owed:,} answers")
 
     def _failed(self, failure: Failure) -> None:
         self._health.failed(failure)
