@@ -47,6 +47,15 @@ def take(results: Path, run: str) -> None:
     _held[path] = file
 
 
+def holder(results: Path) -> tuple[str, ProcessId] | None:
+    """The run, and its Snakemake, that took the lock last, dead or alive. Nothing is locked for that."""
+    try:
+        held = orjson.loads((results / ".lock").read_bytes())
+        return str(held["run"]), ProcessId.from_json(held)
+    except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
+        return None
+
+
 def _holder(path: Path) -> str:
     """Who wrote the lock file, in words; what it says of its host is true there, perhaps not here."""
     try:

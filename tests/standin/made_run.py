@@ -240,7 +240,7 @@ def _write_progress(run: Run, chance: random.Random, sidecars: list[Sidecar]) ->
                 "start": 2 if number and step >= 420 else 1,
                 "seats": 64,
                 "in_flight": round(64 * fill),
-                "turns": max(1, made // 700),
+                "turns": max(20, made // 700),
                 "prompt_tokens": made // 4,
                 "output_tokens": made,
             }

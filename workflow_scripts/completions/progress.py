@@ -144,10 +144,10 @@ def in_flight(folder: Path) -> int:
     )
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The lines of a progress.jsonl, whatever was cut short left out."""
+def parse(raw: bytes) -> list[dict[str, Any]]:
+    """The lines of a progress.jsonl; whatever was cut short is left out."""
     found = []
-    for line in path.read_bytes().splitlines() if path.exists() else []:
+    for line in raw.splitlines():
         try:
             value = orjson.loads(line)
         except orjson.JSONDecodeError:

@@ -12,6 +12,7 @@ from workflow_scripts.completions.redrive import standing_failures
 from workflow_scripts.jobs import run_job, timed
 from workflow_scripts.reporting import drift
 from workflow_scripts.reporting.accounting import Audit, check_file
+from workflow_scripts.reporting.alarms import alarms
 from workflow_scripts.run import Run
 
 
@@ -79,12 +80,6 @@ def stage_seconds(path: Path) -> dict[str, float]:
             except (orjson.JSONDecodeError, KeyError, TypeError):
                 continue  # cut short by a death; it only costs a time in the table
     return {stage: round(_union(sorted(spans[stage])), 1) for stage in sorted(spans)}
-
-
-def alarms(path: Path) -> list[str]:
-    """What was noticed while the run was made, over all its starts."""
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    return list(dict.fromkeys(str(orjson.loads(line)["alarm"]) for line in lines if line.endswith(b"\n")))
 
 
 def _drift_alarm(checked: dict[str, Any]) -> list[str]:

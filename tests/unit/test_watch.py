@@ -1,0 +1,157 @@
+"""What a screen says of a run's numbers."""
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.standin.made_run import BEGAN, make
+from workflow_scripts import files
+from workflow_scripts.reporting import servers_now
+from workflow_scripts.reporting.counted import Counted, owed
+from workflow_scripts.reporting.pace import Pace
+from workflow_scripts.reporting.plain_text import columns
+from workflow_scripts.reporting.screen import _span, _trend, lines
+from workflow_scripts.reporting.snapshot import Watched, _left
+from workflow_scripts.reporting.watch import _fitted
+from workflow_scripts.run import Run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return make(tmp_path)
+
+
+def test_a_finished_run(run: Run) -> None:
+    seen = Watched(run).snapshot()
+    summary = files.read_json(run.summary)
+    assert seen["state"] == "finished" and seen["left"] is None and seen["store"] is None
+    assert seen["answers"] == {"done": summary["completions"], "failed": summary["failures"], "owed": 300}
+    assert seen["tokens"] == {"output": summary["output_tokens"], "prompt": summary["prompt_tokens"]}
+    assert {kind: row["count"] for kind, row in seen["classes"].items()} == summary["classes"]
+    assert {kind: row["count"] for kind, row in seen["failures"].items()} == summary["failure_classes"]
+    assert seen["rate"]["all"] == pytest.approx(summary["output_tokens"] / 10_800, rel=0.2)
+    assert sum(row["done"] for row in seen["sources"]) == summary["completions"]
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_lines_fit(run: Run, width: int) -> None:
+    nasty = "\x1b[31m" + "long alarm \u202e " * 30
+    files.write_bytes(run.folder / "alarms.jsonl", orjson.dumps({"at": 1, "alarm": nasty}) + b'\n{"at": 2, "ala')
+    seen = Watched(run).snapshot()
+    seen["state"], seen["since"], seen["left"] = "running", time.time() - 100_000, {"seconds": [4000, 300_000]}
+    seen["servers"] = [server("server 0"), server("http://a-host-with-a-long-name.example.org:30000", "elsewhere")]
+    seen["gpus"] = [{"index": "0", "name": "NVIDIA H200" * 5, "use": 99.0, "used": 1.0, "total": None}]
+    text = lines(seen, width)
+    assert all(columns(line) <= width for line in text)
+    assert all(character.isprintable() for line in text for character in line)
+    assert any(line.startswith("ALARM     <U+001B>[31mlong alarm") for line in text)
+    assert any(line.startswith("left      66 min to 3 d 11 h, until ") for line in text)
+    assert "in work" in text[2] and "27 h 46 min" in text[0]
+
+
+def server(name: str, status: str = "ready") -> dict[str, Any]:
+    numbers = {"seats": 64, "in_flight": 64, "running": 64, "queued": 1234, "deaths": 12, "number": 0}
+    return {"name": name, "status": status, **numbers, "now": 12345.6, "five_minutes": 12345.6, "all": None}
+
+
+def test_a_window_that_is_too_low() -> None:
+    assert _fitted(["a", "b"], 24) == "a\x1b[K\r\nb\x1b[K\r\n"
+    low = _fitted([str(n) for n in range(30)], 24).split("\x1b[K\r\n")
+    assert len(low) == 24 and low[-2].startswith("... 8 more lines")
+
+
+def test_looking_again_reads_what_is_new(run: Run) -> None:
+    rows = list(files.read_jsonl_zst(run.completions("00002")))
+    sidecar = run.sidecar("00002").read_bytes()
+    run.sidecar("00002").unlink()
+    journal = run.journal("00002")
+    line = [orjson.dumps({"completion": row}) + b"\n" for row in rows]
+    files.write_bytes(journal, b'{"session": {}}\n' + line[0] + line[1][:100])
+    counted = Counted(run)
+    others = files.read_json(run.summary)["completions"] - len(rows)
+    assert counted.look().completions == others + 1 and counted.begun == 1
+    with journal.open("ab") as file:  # the line's end, then a failure
+        file.write(line[1][100:] + b'{"failure": {"class": "poison", "source": "openorca"}}\n')
+    tally = counted.look()
+    assert tally.completions == others + 2 and tally.failed["poison"] == 1
+    assert counted.look().completions == others + 2
+    files.write_bytes(run.sidecar("00002"), sidecar)
+    tally = counted.look()
+    assert tally.completions == others + len(rows) and counted.begun == 0 and "poison" not in tally.failed
+
+
+def test_a_redrive_takes_the_failures_place(run: Run) -> None:
+    before = Counted(run).look()
+    sidecar = files.read_json(run.sidecar("00000"))
+    sidecar |= {"chunk": "r1", "completions": {"rows": 4}, "failure_classes": {"too_long": 2}}
+    files.write_json(run.sidecar("r1"), sidecar)
+    after = Counted(run).look()
+    assert after.completions == before.completions + 4 and after.failed == {"too_long": 2}
+
+
+def test_what_is_owed(run: Run) -> None:
+    wanted = owed(run)
+    assert wanted is not None and sum(wanted.values()) == 300
+    run.manifest_json.unlink()
+    assert owed(run) is None
+
+
+def test_what_is_left(run: Run) -> None:
+    tally = Counted(run).look()
+    counts = tally.sources.counts()
+    wanted = {name: 2 * source["completions"] for name, source in counts.items()}
+    tokens = sum(source["output_tokens"] for source in counts.values())
+    tally.failed.clear()
+    found = _left(wanted, counts, tally, {"now": None, "five_minutes": 100.0, "all": 50.0})
+    assert found is not None
+    least, most = found["seconds"]
+    assert tokens / 100 * 0.7 < least < tokens / 100 and tokens / 50 < most < tokens / 50 * 1.3
+    assert _left(wanted, counts, tally, {"now": 5.0, "five_minutes": None, "all": None}) is None
+    assert _left(None, counts, tally, {"five_minutes": 100.0, "all": 50.0}) is None
+
+
+def test_pace_over_five_minutes_and_in_all(run: Run) -> None:
+    pace = Pace(run.folder / "progress.jsonl")
+    pace.look()
+    end = BEGAN + 10 * 1080
+    recent = pace.recent(end)
+    assert recent.seconds == 300 and pace.all.seconds == 10_800
+    assert recent.turns["cut_in_thinking"] / recent.turns.total() > 0.12
+    assert pace.seats == {"server 0": 64, "server 1": 64} and pace.all.deaths == Counter({"server 1": 1})
+    assert pace.recent(end + 400).rate() is None
+    before = pace.all.tokens.total()
+    pace.look()
+    assert pace.all.tokens.total() == before
+
+
+def test_trends() -> None:
+    assert _trend("cut_in_thinking", {"share": 0.05, "recent": 0.1}) == "  rising"
+    assert _trend("cut_in_thinking", {"share": 0.1, "recent": 0.05}) == "  falling"
+    assert _trend("cut_in_thinking", {"share": 0.1, "recent": 0.11}) == ""
+    assert _trend("empty", {"share": 0.001, "recent": 0.005}) == ""
+    assert _trend("complete", {"share": 0.1, "recent": 0.9}) == ""
+
+
+def test_times_as_people_say_them() -> None:
+    assert [_span(seconds) for seconds in (5, 600, 9000, 400_000)] == ["5 s", "10 min", "2 h 30 min", "4 d 15 h"]
+
+
+def test_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert servers_now.gpus() == []
+    script = "#!/bin/sh\necho '0, NVIDIA H200, 97, 120000, 143771'\necho '1, NVIDIA H200, [N/A], 12, 143771'\n"
+    files.write_bytes(tmp_path / "nvidia-smi", script.encode(), mode=0o755)
+    one, other = servers_now.gpus()
+    assert one == {"index": "0", "name": "NVIDIA H200", "use": 97.0, "used": 120000.0, "total": 143771.0}
+    assert other["use"] is None
+    files.write_bytes(tmp_path / "nvidia-smi", b"#!/bin/sh\nexit 9\n", mode=0o755)
+    assert servers_now.gpus() == []
+
+
+def test_a_server_that_does_not_answer_tells_nothing(run: Run) -> None:
+    gone = servers_now.Server("server 0", 0, "ready", "http://127.0.0.1:9", "key")
+    assert servers_now.told(run, [gone])[0]["tokens_per_second"] is None

@@ -1,0 +1,109 @@
+"""What the servers and GPUs of a run say of themselves now. Nothing is asked of them but to tell."""
+
+import json
+import os
+import shutil
+import subprocess
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from workflow_scripts.completions.progress import in_flight
+from workflow_scripts.run import Run
+from workflow_scripts.serving import supervisor
+from workflow_scripts.serving.endpoints import KEY_VARIABLE
+
+TIMEOUT = 2.0  # seconds; a server that reads a long prompt answers late
+GPU_COLUMNS = ("index", "name", "utilization.gpu", "memory.used", "memory.total")
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server of the run: where it is, if it is anywhere."""
+
+    name: str
+    number: int
+    status: str  # starting, ready, failed, ended; of one that is not ours: elsewhere
+    url: str | None
+    key: str | None
+
+
+def known(run: Run) -> list[Server]:
+    """The servers that the run has used or can use."""
+    if run.config.servers.urls:
+        key = os.environ.get(KEY_VARIABLE)
+        return [Server(url, number, "elsewhere", url, key) for number, url in enumerate(run.config.servers.urls)]
+    found = []
+    for folder in sorted(run.servers.glob("[0-9]*"), key=lambda folder: int(folder.name)):
+        state = supervisor.read_state(folder)
+        if state is None:
+            continue
+        status = "ended" if state.status == "ready" and not supervisor.is_live(state) else state.status
+        live = status == "ready" and os.access(folder / "key", os.R_OK)  # another user may look at the rest
+        key = (folder / "key").read_text().strip() if live else None
+        found.append(Server(state.name, int(folder.name), status, state.facts["url"] if live else None, key))
+    return found
+
+
+def told(run: Run, servers: list[Server]) -> list[dict[str, Any]]:
+    """{"name", "number", "status", "in_flight", "running", "queued", "tokens_per_second"} of each; null: not told."""
+    with ThreadPoolExecutor(max(1, len(servers))) as pool:
+        loads = list(pool.map(_loads, servers))
+    return [
+        {
+            "name": server.name,
+            "number": server.number,
+            "status": server.status,
+            "in_flight": in_flight(run.server(server.number)),
+            "running": _sum(load, "num_running_reqs"),
+            "queued": _sum(load, "num_waiting_reqs"),
+            "tokens_per_second": _sum(load, "gen_throughput"),
+        }
+        for server, load in zip(servers, loads, strict=True)
+    ]
+
+
+def _loads(server: Server) -> list[dict[str, Any]]:
+    """Of each data-parallel rank what /v1/loads says (SGLang 0.5.23); none where it does not answer."""
+    if server.url is None:
+        return []
+    headers = {"Authorization": f"Bearer {server.key}"} if server.key else {}
+    request = urllib.request.Request(f"{server.url}/v1/loads?include=core", headers=headers)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=TIMEOUT) as reply:
+            loads: list[dict[str, Any]] = json.load(reply)["loads"]
+            return [load for load in loads if isinstance(load, dict)]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _sum(loads: list[dict[str, Any]], key: str) -> float | None:
+    values = [load[key] for load in loads if isinstance(load.get(key), int | float)]
+    return sum(values) if values else None
+
+
+def gpus() -> list[dict[str, Any]]:
+    """{"index", "name", "use": percent, "used", "total": MiB} of each GPU here; none without nvidia-smi."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    argv = ["nvidia-smi", f"--query-gpu={','.join(GPU_COLUMNS)}", "--format=csv,noheader,nounits"]
+    try:
+        lines = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=True).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = [[part.strip() for part in line.split(",")] for line in lines]
+    return [
+        {"index": row[0], "name": row[1], "use": _number(row[2]), "used": _number(row[3]), "total": _number(row[4])}
+        for row in rows
+        if len(row) == len(GPU_COLUMNS)
+    ]
+
+
+def _number(text: str) -> float | None:
+    """A number; None for `[N/A]`."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
