@@ -10,7 +10,7 @@ The path scheme. RUN is the config's name and a hash of everything that decides 
     results/RUN/completions/CHUNK...    chunks of completions, failures, sidecars
     results/RUN/training/HASH/          token-exact shards; training.json names them
     results/RUN/published/HASH/         receipts of what is in the store
-    results/RUN/summary.json            the account
+    results/RUN/summary.json            the account; report.html: the same and more, for people
 """
 
 import sys
@@ -93,6 +93,7 @@ rule all:
         rules.training.input,
         rules.publish.input,
         f"{RUN}/summary.json",
+        f"{RUN}/report.html",
     message:
         "All is there"
 

@@ -1,7 +1,8 @@
-"""Every prompt accounted for.
+"""Every prompt accounted for, and a page that shows the run.
 
 In:   the manifest, the training shards' index, which is made again when any chunk is, and every receipt.
 Out:  RUN/summary.json; the run fails here unless prompts = completions + failures, by id.
+      RUN/report.html, the same and more for people; `snakemake --report` takes it in.
 """
 
 
@@ -12,7 +13,12 @@ rule summary:
         training=f"{TRAINING}/training.json",
         receipts=rules.publish.input,
     output:
-        f"{RUN}/summary.json",
+        report(
+            f"{RUN}/summary.json",
+            caption="captions/summary.rst",
+            category="Account",
+            labels={"what": "numbers", "format": "JSON"},
+        ),
     log:
         f"{RUN}/logs/summary.log",
     conda:
@@ -22,3 +28,25 @@ rule summary:
     shell:
         "exec python -m workflow_scripts.reporting.summary {output:q}"
         " --training {input.training:q} --receipts {input.receipts:q} 2> {log:q}"
+
+
+rule report:
+    """Target: charts, provenance and sampled conversations in one page that opens offline."""
+    input:
+        f"{RUN}/summary.json",
+        receipts=rules.publish.input,
+    output:
+        report(
+            f"{RUN}/report.html",
+            caption="captions/report.rst",
+            category="Account",
+            labels={"what": "report", "format": "HTML"},
+        ),
+    log:
+        f"{RUN}/logs/report.log",
+    conda:
+        "../envs/pipeline.yaml"
+    message:
+        "The report"
+    shell:
+        "exec python -m workflow_scripts.reporting.report {output:q} --receipts {input.receipts:q} 2> {log:q}"

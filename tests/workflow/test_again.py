@@ -19,7 +19,7 @@ def nothing_done(project: Project, before: dict[str, tuple[int, int]], result: R
 
 def test_a_whole_run_from_nothing(finished: Project) -> None:
     first = Result(0, (finished.folder / "snakemake.1.log").read_text())
-    assert [job for job in first.jobs if job.startswith("Chunk")] and len(first.jobs) == 12
+    assert [job for job in first.jobs if job.startswith("Chunk")] and len(first.jobs) == 13
     # The profile's line is Snakemake's own; ours is the next.
     assert first.output.splitlines()[1] == f"run {finished.made.name} in results/{finished.made.name}"
     assert sorted(finished.requests()) == sorted(
@@ -153,7 +153,7 @@ def test_a_lost_training_shard_is_exported_again(finished: Project) -> None:
     before = shard.read_bytes()
     shard.unlink()
     result = finished.finish()
-    assert result.jobs == ["Training shards", "The account", "All is there"]
+    assert result.jobs == ["Training shards", "The account", "The report", "All is there"]
     assert shard.read_bytes() == before
 
 

@@ -132,13 +132,21 @@ def write_jsonl_zst(path: Path, rows: Iterable[Any]) -> int:
 
 def read_jsonl_zst(path: Path) -> Iterator[Any]:
     """The rows of a zstd JSON lines file of ours, one at a time. PlainError names it if it is missing or damaged."""
+    for line in lines_zst(path):
+        try:
+            yield orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise PlainError(f"{path} is damaged ({error}); delete it and run the same line again") from error
+
+
+def lines_zst(path: Path) -> Iterator[bytes]:
+    """The same rows, not parsed."""
     try:
         with path.open("rb") as raw:
-            for line in _zstd_lines(raw):
-                yield orjson.loads(line)
+            yield from _zstd_lines(raw)
     except FileNotFoundError as error:
         raise PlainError(f"{path} is missing") from error
-    except (zstandard.ZstdError, orjson.JSONDecodeError) as error:
+    except zstandard.ZstdError as error:
         raise PlainError(f"{path} is damaged ({error}); delete it and run the same line again") from error
 
 

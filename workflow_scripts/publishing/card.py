@@ -87,8 +87,7 @@ def card(run: Run, training: Path) -> bytes:
         for split in splits
     )
     lines = [
-        f"| {name} | {counts[name]:,} | {_cell(_dataset(config, name))} | {_cell(licences[name])} |"
-        for name in licences
+        f"| {name} | {counts[name]:,} | {_cell(dataset(config, name))} | {_cell(licences[name])} |" for name in licences
     ]
     text = TEXT.format(
         run=run.name,
@@ -135,7 +134,8 @@ def _reading(config: Config, name: str) -> Reading | None:
     return config.sources.get(name) or next((readings[name] for readings in stand_ins if name in readings), None)
 
 
-def _dataset(config: Config, name: str) -> str:
+def dataset(config: Config, name: str) -> str:
+    """What the rows of a source or stand-in are from."""
     reading = _reading(config, name)
     if reading is None or reading.dataset is None:
         return "local files"
