@@ -17,7 +17,7 @@ rule summary:
             f"{RUN}/summary.json",
             caption="captions/summary.rst",
             category="Account",
-            labels={"what": "numbers", "format": "JSON"},
+            labels={"file": "the numbers, as JSON"},
         ),
     log:
         f"{RUN}/logs/summary.log",
@@ -40,7 +40,7 @@ rule report:
             f"{RUN}/report.html",
             caption="captions/report.rst",
             category="Account",
-            labels={"what": "report", "format": "HTML"},
+            labels={"file": "the report"},
         ),
     log:
         f"{RUN}/logs/report.log",

@@ -52,6 +52,12 @@ class World:
         self.random = random.Random(seed)
         self.ids = ids  # token ids that are stored of a turn at most: a real one has them all
         self.nasty = NASTY if nasty else []
+        self._pool = [self.random.randrange(150_000) for _ in range(1 << 14)]
+
+    def tokens(self, count: int) -> list[int]:
+        """Some token ids; to draw each of a million completions' would take hours."""
+        start = self.random.randrange(len(self._pool) - count)
+        return self._pool[start : start + count]
 
     def text(self, words: int) -> str:
         return " ".join(self.random.choices(WORDS.split(), k=words)).capitalize() + "."
@@ -78,8 +84,8 @@ class World:
             "finish_reason": "length" if kind.startswith("cut") else "stop",
             "class": kind,
             "marks": ["no_thinking"] if tools else [],
-            "prompt_token_ids": [self.random.randrange(150_000) for _ in range(min(prompt, self.ids))],
-            "response_token_ids": [self.random.randrange(150_000) for _ in range(min(output, self.ids))],
+            "prompt_token_ids": self.tokens(min(prompt, self.ids)),
+            "response_token_ids": self.tokens(min(output, self.ids)),
             "usage": {"prompt_tokens": prompt, "completion_tokens": output},
             "sampling": {"temperature": 0.7, "max_tokens": 4096, "seed": 0},
             "seed_honoured": False,

@@ -1,5 +1,6 @@
 """What charts over time are drawn from: progress.jsonl in a few hundred bins, servers' lives, files by their dates."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -34,10 +35,11 @@ class _Bin:
 def _binned(lines: list[Row], most: int) -> tuple[float, float, list[_Bin]]:
     """(the first bin's time, a bin's seconds, the bins). A line's counts are spread over the time that it is of."""
     begin = min(line["at"] - line["seconds"] for line in lines)
-    width = max(LEAST_SECONDS, (max(line["at"] for line in lines) - begin) / most)
-    bins = [_Bin() for _ in range(int((max(line["at"] for line in lines) - begin) / width) + 1)]
+    extent = max(line["at"] for line in lines) - begin
+    width = max(LEAST_SECONDS, extent / most)
+    bins = [_Bin() for _ in range(max(1, math.ceil(extent / width - 1e-9)))]
     for line in lines:
-        for at, share, seconds in _overlaps(line, begin, width):
+        for at, share, seconds in _overlaps(line, begin, width, len(bins) - 1):
             one = bins[at]
             one.covered += seconds
             for name, server in line["servers"].items():
@@ -50,10 +52,10 @@ def _binned(lines: list[Row], most: int) -> tuple[float, float, list[_Bin]]:
     return begin, width, bins
 
 
-def _overlaps(line: Row, begin: float, width: float) -> Iterable[tuple[int, float, float]]:
+def _overlaps(line: Row, begin: float, width: float, most: int) -> Iterable[tuple[int, float, float]]:
     """(bin, share of the line, seconds) for each bin that a line lies in."""
     start, end = line["at"] - line["seconds"] - begin, line["at"] - begin
-    first, last = max(0, int(start / width)), int(end / width)
+    first, last = min(most, max(0, int(start / width))), min(most, int(end / width))
     for at in range(first, last + 1):
         seconds = min(end, (at + 1) * width) - max(start, at * width)
         if first == last or seconds > 0:
@@ -61,30 +63,29 @@ def _overlaps(line: Row, begin: float, width: float) -> Iterable[tuple[int, floa
 
 
 def pace(lines: list[Row]) -> list[Row]:
-    """{"t": ms, "server", "rate", "in_flight", "seats"} of every server in every bin; nulls where nobody worked."""
+    """{"from", "to": ms, "server", "rate", "in_flight", "seats"} of each server in each bin in which anybody worked."""
     if not lines:
         return []
     begin, width, bins = _binned(lines, MOST_BINS)
     servers = sorted({name for line in lines for name in line["servers"]})
     rows = []
     for at, one in enumerate(bins):
-        worked = one.covered > 0
-        for name in servers:
+        for name in servers if one.covered else ():
             flying = one.in_flight[name]
             rows.append(
                 {
-                    "t": _ms(begin + (at + 0.5) * width),
+                    **_span(begin, width, at),
                     "server": name,
-                    "rate": round(one.tokens[name] / one.covered, 1) if worked else None,
-                    "in_flight": round(sum(flying) / len(flying), 1) if flying else 0 if worked else None,
-                    "seats": one.seats.get(name, 0) if worked else None,
+                    "rate": round(one.tokens[name] / one.covered, 1),
+                    "in_flight": round(sum(flying) / len(flying), 1) if flying else 0,
+                    "seats": one.seats.get(name, 0),
                 }
             )
     return rows
 
 
 def shares(lines: list[Row]) -> list[Row]:
-    """{"t": ms, "class", "share"}: of the turns of a bin, failures among them as `failed`."""
+    """{"from", "to": ms, "class", "share"}: of the turns of a bin, failures among them as `failed`."""
     if not lines:
         return []
     begin, width, bins = _binned(lines, SHARE_BINS)
@@ -93,10 +94,10 @@ def shares(lines: list[Row]) -> list[Row]:
     for at, one in enumerate(bins):
         counts = {kind: one.classes[kind] for kind in kinds} | {"failed": one.failed.total()}
         total = sum(counts.values())
-        t = _ms(begin + (at + 0.5) * width)
         rows += [
-            {"t": t, "class": kind, "share": round(count / total, 4) if total else None}
+            {**_span(begin, width, at), "class": kind, "share": round(count / total, 4)}
             for kind, count in counts.items()
+            if count
         ]
     return rows
 
@@ -131,7 +132,8 @@ def stages(path: Path) -> list[Row]:
     for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
             item = orjson.loads(line)
-            found.append((float(item["start"]), float(item["end"]), str(item["stage"])))
+            if item["stage"] != "reporting":  # it is made again at any later time
+                found.append((float(item["start"]), float(item["end"]), str(item["stage"])))
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
             continue  # cut short by a death
     for start, end, stage in sorted(found):
@@ -168,6 +170,10 @@ def _summed(what: str, dated: list[tuple[float, int]]) -> list[Row]:
         rows.append({"t": _ms(at), "what": what, "bytes": total})
     step = -(-len(rows) // MOST_BINS) if rows else 1
     return rows[::-step][::-1]  # the last is among them
+
+
+def _span(begin: float, width: float, at: int) -> Row:
+    return {"from": _ms(begin + at * width), "to": _ms(begin + (at + 1) * width)}
 
 
 def _ms(seconds: float) -> int:

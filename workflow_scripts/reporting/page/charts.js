@@ -17,6 +17,8 @@
   const chosen = document.getElementById("source");
   const ofSource = (rows) => rows.filter((row) => !chosen.value || row.source === chosen.value);
   const when = (row) => new Date(row.t);
+  const span = { x1: (row) => new Date(row.from), x2: (row) => new Date(row.to), shapeRendering: "crispEdges" };
+  const since = (row) => time(new Date(row.from));
   const margins = (names, width) => Math.min(width * 0.4, 24 + 8 * d3.max(names, (name) => name.length));
   const short = (text) => (text.length > 22 ? `${text.slice(0, 21)}…` : text);
 
@@ -27,7 +29,7 @@
     width, style, height: 260, marginLeft: 60, color, x: { type: "log", base: 2, label, tickFormat: number, ticks: width < 500 ? 5 : 10 },
     y: { label: "turns", grid: true, tickFormat: "~s" },
     marks: [
-      Plot.rectY(rows, Plot.stackY({ x1: "from", x2: "to", y: "count", fill: color ? "class" : "#4269d0", insetLeft: 0.5, insetRight: 0.5, order: color ? color.domain : null, title: (row) => `${number(row.from)} to ${number(row.to)} tokens\n${row.class ? `${row.class}: ` : ""}${number(row.count)} turns`, tip: true })),
+      Plot.rectY(rows, Plot.stackY({ x1: "from", x2: "to", y: "count", z: "class", fill: color ? "class" : "#4269d0", insetLeft: 0.5, insetRight: 0.5, order: color ? color.domain : null, title: (row) => `${number(row.from)} to ${number(row.to)} tokens\n${row.class ? `${row.class}: ` : ""}${number(row.count)} turns`, tip: true })),
       Plot.ruleY([0]),
     ],
   });
@@ -42,18 +44,18 @@
     pace: (width) => data.pace.length && Plot.plot({
       width, style, height: 260, marginLeft: 60, color: { legend: true }, x: { type: "utc", label: null, tickFormat: clock }, y: { label: "tokens/s", grid: true, tickFormat: "~s" },
       marks: [
-        Plot.areaY(data.pace, Plot.stackY({ x: when, y: "rate", fill: "server", curve: "step", order: "server", title: (row) => `${row.server}\n${time(when(row))}\n${number(row.rate)} tokens/s`, tip: true })),
+        Plot.rectY(data.pace, Plot.stackY({ ...span, y: "rate", z: "server", fill: "server", order: "server", title: (row) => `${row.server}\n${since(row)}\n${number(row.rate)} tokens/s`, tip: true })),
         Plot.ruleY([0]),
       ],
     }),
     seats: (width) => {
       if (!data.pace.length) return null;
-      const granted = d3.rollups(data.pace, (of) => d3.sum(of, (row) => row.seats), (row) => row.t).map(([t, seats]) => ({ t, seats }));
+      const granted = d3.rollups(data.pace, (of) => d3.sum(of, (row) => row.seats), (row) => row.from).map(([from, seats]) => ({ from, to: data.pace.find((row) => row.from === from).to, seats }));
       return Plot.plot({
         width, style, height: 220, marginLeft: 60, color: { legend: true }, x: { type: "utc", label: null, tickFormat: clock }, y: { label: "requests", grid: true },
         marks: [
-          Plot.areaY(data.pace, Plot.stackY({ x: when, y: "in_flight", fill: "server", curve: "step", order: "server", title: (row) => `${row.server}\n${time(when(row))}\n${row.in_flight} in flight of ${row.seats} seats`, tip: true })),
-          Plot.lineY(granted, { x: when, y: "seats", curve: "step", stroke: "currentColor", strokeDasharray: "4,3" }),
+          Plot.rectY(data.pace, Plot.stackY({ ...span, y: "in_flight", z: "server", fill: "server", order: "server", title: (row) => `${row.server}\n${since(row)}\n${row.in_flight} in flight of ${row.seats} seats`, tip: true })),
+          Plot.ruleY(granted, { ...span, y: "seats", stroke: "currentColor", strokeWidth: 1.5 }),
           Plot.ruleY([0]),
         ],
       });
@@ -73,7 +75,7 @@
     },
     upload: (width) => data.upload.length && Plot.plot({
       width, style, height: 220, marginLeft: 64, color: { legend: true, domain: ["finished", "stored"], range: ["#8a94a0", "#4269d0"] }, x: { type: "utc", label: null, tickFormat: clock }, y: { label: null, grid: true, tickFormat: bytes, ticks: 5, zero: true },
-      marks: [Plot.lineY(data.upload, { x: when, y: "bytes", stroke: "what", curve: "step-after", strokeWidth: 2, marker: data.upload.length < 12 ? "circle" : null, title: (row) => `${row.what}\n${time(when(row))}\n${bytes(row.bytes)}`, tip: true }), Plot.ruleY([0])],
+      marks: [Plot.lineY(data.upload, { x: when, y: "bytes", z: "what", stroke: "what", curve: "step-after", strokeWidth: 2, marker: data.upload.length < 12 ? "circle" : null, title: (row) => `${row.what}\n${time(when(row))}\n${bytes(row.bytes)}`, tip: true }), Plot.ruleY([0])],
     }),
     output_lengths: (width) => {
       const rows = bins(data.output_lengths, (row) => row.class);
@@ -86,7 +88,7 @@
     by_source: (width) => {
       const rows = d3.groups(data.output_lengths, (row) => row.source).map(([source, of]) => ({ source, low: quantile(of, 0.25), middle: quantile(of, 0.5), high: quantile(of, 0.75), most: quantile(of, 0.9) }));
       return rows.length && Plot.plot({
-        width, style, height: 50 + 26 * rows.length, marginLeft: margins(rows.map((row) => short(row.source)), width), x: { label: "output tokens", grid: true, tickFormat: "~s", zero: true }, y: { label: null, tickFormat: short },
+        width, style, height: 64 + 26 * rows.length, marginBottom: 44, marginLeft: margins(rows.map((row) => short(row.source)), width), x: { label: "output tokens", grid: true, tickFormat: "~s", zero: true }, y: { label: null, tickFormat: short },
         marks: [
           Plot.ruleY(rows, { y: "source", x1: "low", x2: "most", stroke: "#8a94a0" }),
           Plot.barX(rows, { y: "source", x1: "low", x2: "high", fill: "#4269d0", insetTop: 5, insetBottom: 5, rx: 2, sort: { y: "-x2" }, title: (row) => `${row.source}\na quarter below ${number(row.low)}\nmedian ${number(row.middle)}\nthree quarters below ${number(row.high)}\nnine tenths below ${number(row.most)}`, tip: true }),
@@ -97,21 +99,21 @@
     },
     shares: (width) => data.shares.length && Plot.plot({
       width, style, height: 240, marginLeft: 60, color: byClass(data.shares), x: { type: "utc", label: null, tickFormat: clock }, y: { label: "of turns", percent: true, grid: true, domain: [0, 100] },
-      marks: [Plot.areaY(data.shares, Plot.stackY({ x: when, y: "share", fill: "class", curve: "step", order: classes, title: (row) => `${row.class}\n${time(when(row))}\n${(100 * row.share).toFixed(1)} %`, tip: true })), Plot.ruleY([0])],
+      marks: [Plot.rectY(data.shares, Plot.stackY({ ...span, y: "share", z: "class", fill: "class", order: classes, title: (row) => `${row.class}\n${since(row)}\n${(100 * row.share).toFixed(1)} %`, tip: true })), Plot.ruleY([0])],
     }),
     failures: (width) => {
       const kinds = [...new Set(data.failures.map((row) => row.class))];
       return kinds.length && Plot.plot({
-        width, style, height: 50 + 28 * kinds.length, marginLeft: margins(kinds, width), color: { legend: true }, x: { label: "prompts", grid: true, tickFormat: "~s", ticks: width < 500 ? 4 : 10 }, y: { label: null },
-        marks: [Plot.barX(data.failures, Plot.stackX({ y: "class", x: "count", fill: "source", sort: { y: "-x" }, insetTop: 3, insetBottom: 3, title: (row) => `${row.class}\n${row.source}: ${number(row.count)}`, tip: true })), Plot.ruleX([0])],
+        width, style, height: 64 + 28 * kinds.length, marginBottom: 44, marginLeft: margins(kinds, width), color: { legend: true }, x: { label: "prompts", grid: true, tickFormat: "~s", ticks: width < 500 ? 4 : 10 }, y: { label: null },
+        marks: [Plot.barX(data.failures, Plot.stackX({ y: "class", x: "count", z: "source", fill: "source", sort: { y: "-x" }, insetTop: 3, insetBottom: 3, title: (row) => `${row.class}\n${row.source}: ${number(row.count)}`, tip: true })), Plot.ruleX([0])],
       });
     },
     mix: (width) => {
       const rows = data.mix.flatMap((row) => [{ source: row.source, what: "answered", count: row.completions }, { source: row.source, what: "failed", count: row.failures }]);
       return rows.length && Plot.plot({
-        width, style, height: 50 + 28 * data.mix.length, marginLeft: margins(data.mix.map((row) => short(row.source)), width), color: { legend: true, domain: ["answered", "failed"], range: ["#4269d0", "#ff725c"] }, x: { label: "prompts", grid: true, tickFormat: "~s", ticks: width < 500 ? 4 : 10 }, y: { label: null, domain: data.mix.map((row) => row.source), tickFormat: short },
+        width, style, height: 64 + 28 * data.mix.length, marginBottom: 44, marginLeft: margins(data.mix.map((row) => short(row.source)), width), color: { legend: true, domain: ["answered", "failed"], range: ["#4269d0", "#ff725c"] }, x: { label: "prompts", grid: true, tickFormat: "~s", ticks: width < 500 ? 4 : 10 }, y: { label: null, domain: data.mix.map((row) => row.source), tickFormat: short },
         marks: [
-          Plot.barX(rows, Plot.stackX({ y: "source", x: "count", fill: "what", insetTop: 4, insetBottom: 4, order: ["answered", "failed"], title: (row) => `${row.source}\n${number(row.count)} ${row.what}`, tip: true })),
+          Plot.barX(rows, Plot.stackX({ y: "source", x: "count", z: "what", fill: "what", insetTop: 4, insetBottom: 4, order: ["answered", "failed"], title: (row) => `${row.source}\n${number(row.count)} ${row.what}`, tip: true })),
           Plot.tickX(data.mix.filter((row) => row.asked !== null), { y: "source", x: "asked", stroke: "currentColor", strokeWidth: 2 }),
           Plot.ruleX([0]),
         ],

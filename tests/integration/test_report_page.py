@@ -1,0 +1,145 @@
+"""report.html in a real Chromium: what it draws, asks for, says, and how it folds. It needs Debian's chromium."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.standin.browser import Page, browsed
+from tests.standin.made_run import make
+from tests.standin.project import Project
+from workflow_scripts.reporting.report import report
+
+CHARTS = ["pace", "seats", "servers", "output_lengths", "prompt_lengths", "by_source", "shares", "failures", "mix"]
+MARKS = """[...document.querySelectorAll('.chart')]
+    .map(e => [e.dataset.chart, e.querySelectorAll('svg path, svg rect').length])"""
+WIDER = """[...document.querySelectorAll('.chart svg')]
+    .filter(e => e.getBoundingClientRect().right > innerWidth).length"""
+CLICK = "[...document.querySelectorAll('a, button')].filter(%s)[0].click()"
+CHOOSE = """(e => { e.value = 'openorca'; e.dispatchEvent(new Event('change')); })(document.getElementById('source'))"""
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    run = make(tmp_path_factory.mktemp("made"), prompts=400, nasty=True)
+    path = run.folder / "report.html"
+    path.write_bytes(report(run, []))
+    return path.as_uri()
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_draws_everything_and_asks_for_nothing(url: str, tmp_path: Path, width: int, scheme: str) -> None:
+    async def look(page: Page) -> Any:
+        await page.show(url, width, scheme=scheme)
+        colours = "getComputedStyle(document.body)"
+        found = {
+            "marks": dict(await page.js(MARKS)),
+            "wide": await page.js("document.documentElement.scrollWidth"),
+            "title": await page.js("document.title"),
+            "ground": await page.js(f"{colours}.backgroundColor"),
+            "axis": await page.js("getComputedStyle(document.querySelector('#mix svg text')).fill"),
+            "overflow": await page.js(WIDER),
+        }
+        await page.picture(tmp_path / "page.png")
+        return found | {"messages": page.messages, "requests": page.requests}
+
+    found = browsed(tmp_path / "browser", look)
+    assert found["messages"] == [] and found["requests"] == [url]
+    assert found["title"] == "world-0badcafe"  # and not `owned`
+    assert all(found["marks"][chart] > 2 for chart in CHARTS), found["marks"]
+    assert found["wide"] <= width and found["overflow"] == 0
+    assert found["ground"] == {"light": "rgb(251, 250, 248)", "dark": "rgb(20, 23, 26)"}[scheme]
+    assert found["axis"] == {"light": "rgb(29, 33, 38)", "dark": "rgb(230, 232, 234)"}[scheme]
+    assert (tmp_path / "page.png").stat().st_size > 50_000
+
+
+def test_it_folds_by_keyboard_and_filters_by_source(url: str, tmp_path: Path) -> None:
+    async def look(page: Page) -> Any:
+        await page.show(url, 1000)
+        folds = "[...document.querySelectorAll('details')].filter(e => e.open).length"
+        found: dict[str, Any] = {"open": [await page.js(folds)]}
+        conversation = "document.querySelector('details.conversation:has(.folded)')"
+        await page.js(f"{conversation}.querySelector('summary').focus()")
+        await page.press("Enter")
+        found["open"].append(await page.js(folds))
+        await page.press("Tab")  # to the first fold inside
+        found["focus"] = await page.js("document.activeElement.textContent")
+        await page.press(" ")
+        found["open"].append(await page.js(folds))
+        found["read"] = await page.js("document.activeElement.parentElement.querySelector('pre').checkVisibility()")
+        await page.press(" ")
+        found["open"].append(await page.js(folds))
+        chart = "document.querySelector('#output_lengths .chart').innerHTML"
+        before = await page.js(chart)
+        await page.js(CHOOSE)
+        found["redrawn"] = await page.js(chart) != before
+        await page.call("Emulation.setDeviceMetricsOverride", width=600, height=900, deviceScaleFactor=1, mobile=False)
+        await page.js("new Promise((done) => setTimeout(done, 300))")
+        found["narrow"] = await page.js(
+            "document.querySelector('#pace .chart > figure > svg').getBoundingClientRect().width"
+        )
+        return found | {"messages": page.messages}
+
+    found = browsed(tmp_path / "browser", look)
+    assert found["open"] == [0, 1, 2, 1]
+    assert found["focus"] in ("Thinking", "Call of get_weather") and found["read"]
+    assert found["redrawn"] and found["narrow"] < 600 and found["messages"] == []
+
+
+def test_it_is_sane_to_a_screen_reader_and_on_paper(url: str, tmp_path: Path) -> None:
+    async def look(page: Page) -> Any:
+        await page.show(url, 1000, scheme="dark")
+        tree = await page.call("Accessibility.getFullAXTree")
+        pdf = await page.pdf()
+        await page.call("Emulation.setEmulatedMedia", media="print")
+        paper = await page.js("getComputedStyle(document.body).backgroundColor")
+        return {"nodes": tree["nodes"], "pdf": pdf, "paper": paper, "messages": page.messages}
+
+    found = browsed(tmp_path / "browser", look)
+    roles = [
+        (node["role"]["value"], node.get("name", {}).get("value", "")) for node in found["nodes"] if "role" in node
+    ]
+    names = [name for role, name in roles if role in ("image", "img")]
+    assert len([name for name in names if " chart of " in name]) >= 6
+    assert ("heading", "Conversations") in roles and any(role == "main" for role, _ in roles)
+    assert any(role == "combobox" and name == "Source" for role, name in roles)
+    assert not [role for role, name in roles if role in ("link", "button", "combobox") and not name]
+    assert found["pdf"].startswith(b"%PDF") and found["paper"] == "rgb(255, 255, 255)" and found["messages"] == []
+
+
+def test_without_scripts_its_tables_have_the_numbers(url: str, tmp_path: Path) -> None:
+    async def look(page: Page) -> Any:
+        await page.call("Emulation.setScriptExecutionDisabled", value=True)
+        await page.call("Page.enable")
+        await page.call("Page.navigate", url=url)
+        while (await page._next()).get("method") != "Page.loadEventFired":
+            pass
+        document = await page.call("DOM.getDocument")
+        html = await page.call("DOM.getOuterHTML", nodeId=document["root"]["nodeId"])
+        return html["outerHTML"]
+
+    html = browsed(tmp_path / "browser", look)
+    assert "<svg" not in html and "Charts need JavaScript" in html and '<th scope="row">openorca</th>' in html
+
+
+def test_snakemakes_own_report_takes_it_in(finished: Project, tmp_path: Path) -> None:
+    result = finished.run("--report", "all.html")
+    assert result.code == 0, result.output
+
+    async def look(page: Page) -> Any:
+        await page.show((finished.folder / "all.html").as_uri(), 1200)
+        for name in ("Results", "Account"):
+            await page.js(CLICK % f"e => e.textContent.trim() === '{name}'")
+            await page.js("new Promise((done) => setTimeout(done, 300))")
+        text = await page.js("document.body.innerText")
+        await page.js(CLICK % "e => e.closest('tr')?.textContent.includes('the report')")
+        await page.js("new Promise((done) => setTimeout(done, 300))")
+        inside = await page.js(
+            "atob(document.querySelector('iframe').src.split(',')[1]).includes('Draftmill run report')"
+        )
+        return {"text": text, "inside": inside, "messages": page.messages}
+
+    found = browsed(tmp_path / "browser", look)
+    assert "the numbers, as JSON" in found["text"] and "the report" in found["text"] and found["inside"]
+    assert not [message for message in found["messages"] if "error" in message.lower() or "Warning" in message]
