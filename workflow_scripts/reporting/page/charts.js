@@ -4,7 +4,7 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const number = d3.format(",.0f");
   const style = { fontSize: "12px", fontFamily: "inherit" };
-  const clock = (date) => d3.utcFormat(date.getUTCHours() || date.getUTCMinutes() || date.getUTCSeconds() ? "%H:%M" : "%b %d")(date);
+  const clock = (date) => d3.utcFormat(date.getUTCSeconds() ? "%H:%M:%S" : date.getUTCHours() || date.getUTCMinutes() ? "%H:%M" : "%b %d")(date);
   const time = d3.utcFormat("%Y-%m-%d %H:%M:%S");
   const bytes = (value) => (value >= 1e9 ? `${(value / 1e9).toFixed(1)} GB` : value >= 1e6 ? `${(value / 1e6).toFixed(1)} MB` : `${number(value / 1e3)} kB`);
   // By class, the same colour in every chart: what is fine is blue and green, what is cut is orange, what is broken is red.
