@@ -28,8 +28,8 @@ def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, r
 
 
 def test_a_class_of_a_source(run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    out = shown(capsys, monkeypatch, run, "--source", "metamathqa", "--class", "cut_in_thinking", "-n", "2")
-    assert out.count("━━ prompt ") == 2 and out.count("source metamathqa, chunk ") == 2
+    out = shown(capsys, monkeypatch, run, "--source", "infinity_instruct", "--class", "cut_in_thinking", "-n", "2")
+    assert out.count("━━ prompt ") == 2 and out.count("source infinity_instruct, chunk ") == 2
     assert out.count("▌ assistant  cut_in_thinking; 4,096 tokens after ") == 2
     assert "  ┆ " in out and "▌ user\n" in out
 

@@ -157,7 +157,6 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=4000, help="characters of a text that are printed (4000)")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
     args = parser.parse_args()
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no mistake
     run = open_run(args.run)
     auto = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     style = Style(args.color == "always" or (args.color == "auto" and auto), args.most)
@@ -177,4 +176,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no mistake
     run_job(main)
