@@ -181,6 +181,17 @@ def test_provenance(run: Run) -> None:
     assert len(found["speed"]) == 1 and '"bfloat16"' in found["content"] and "org/openorca" in found["config"]
 
 
+def test_a_shard_that_only_stood_in(tmp_path: Path) -> None:
+    run = make(tmp_path, prompts=40, chunks=2)
+    mix = files.read_json(run.manifest_json)
+    stood_in = {"own": 0, "stood_in_for": {"openorca": 5}, "filled": 2, "dropped": {}, "available": 9, "not_drawn": 2}
+    gone = {"kind": "gated", "reason": "ask \x1b for it"}
+    mix["sources"][0] |= {"unavailable": gone, "quota": "all"}
+    files.write_json(run.manifest_json, mix | {"others": [{"source": "spare", **stood_in}]})
+    found = Tags(report.report(run, []).decode())
+    assert "spare" in found.text and any("can't be read: ask <U+001B> for it" in text for text in found.text)
+
+
 def test_a_run_of_which_little_was_recorded(tmp_path: Path) -> None:
     run = make(tmp_path, prompts=40, chunks=2)
     for name in ("progress.jsonl", "timings.jsonl"):

@@ -96,6 +96,10 @@ def test_a_redrive_takes_the_failures_place(run: Run) -> None:
 def test_what_is_owed(run: Run) -> None:
     wanted = owed(run)
     assert wanted is not None and sum(wanted.values()) == 300
+    mix = files.read_json(run.manifest_json)
+    stood_in = {"own": 0, "stood_in_for": {"openorca": 5}, "filled": 2, "dropped": {}, "available": 9, "not_drawn": 2}
+    files.write_json(run.manifest_json, mix | {"others": [{"source": "spare", **stood_in}]})
+    assert (owed(run) or {})["spare"] == 7
     run.manifest_json.unlink()
     assert owed(run) is None
 

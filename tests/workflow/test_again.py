@@ -44,7 +44,11 @@ def test_a_deleted_file_of_a_chunk_is_made_again_from_its_journal(finished: Proj
     shards = [files.sha256_file(path) for path in finished.made.folder.glob("training/*/*.parquet")]
     deleted.unlink()
     result = finished.finish()
-    assert [job for job in result.jobs if job.startswith(("Chunk", "Source", "The"))] == ["Chunk 00001", "The account"]
+    assert [job for job in result.jobs if job.startswith(("Chunk", "Source", "The"))] == [
+        "Chunk 00001",
+        "The account",
+        "The report",
+    ]
     assert deleted.read_bytes() == content
     after = finished.tree(finished.made.folder / "completions")
     assert {name for name in after if after[name] != before[name]} <= {

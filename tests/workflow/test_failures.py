@@ -46,7 +46,7 @@ def test_a_server_that_refuses_the_key_ends_it_with_a_plain_line(
     prepared: Project, tmp_path: Path, key: str | None
 ) -> None:
     key_file = tmp_path / "key"
-    key_file.write_text("right")
+    key_file.write_text("open-sesame")
     with running_server(prepared.folder / "requests.jsonl", key_file) as server:
         server.start()
         prepared.config["servers"]["urls"] = [server.url]
@@ -56,10 +56,12 @@ def test_a_server_that_refuses_the_key_ends_it_with_a_plain_line(
         assert result.lines(f"error: {server.url}/server_info: the server refuses the key (HTTP 401); for servers.urls")
         assert prepared.requests() == []
 
-        assert prepared.run(DRAFTMILL_SERVER_KEY="right").code == 0
+        assert prepared.run(DRAFTMILL_SERVER_KEY="open-sesame").code == 0
         server.stop()
         prepared.audit()
-        assert b"right" not in b"".join(path.read_bytes() for path in prepared.results.rglob("*") if path.is_file())
+        assert b"open-sesame" not in b"".join(
+            path.read_bytes() for path in prepared.results.rglob("*") if path.is_file()
+        )
 
 
 def test_a_server_that_is_away_leaves_open_answers_to_the_next_run(prepared: Project, server: Server) -> None:

@@ -122,6 +122,13 @@ def owed(run: Run) -> dict[str, int] | None:
     """The answers that the run owes, by source; None before the manifest is drawn."""
     if not run.manifest_json.exists():
         return None
-    drawn: dict[str, Any] = files.read_json(run.manifest_json, "taken", "sources")
-    shards = [*drawn["sources"], *drawn.get("others", [])]
-    return {shard["source"]: shard["taken"] * run.config.sampling.n for shard in shards}
+    return {row["source"]: row["prompts"] * run.config.sampling.n for row in drawn(run)}
+
+
+def drawn(run: Run) -> list[dict[str, Any]]:
+    """The shards of manifest.json, sources first, each with the `prompts` that are of it in the manifest."""
+    mix = files.read_json(run.manifest_json, "taken", "sources")
+    return [
+        shard | {"prompts": shard["own"] + sum(shard["stood_in_for"].values()) + shard["filled"]}
+        for shard in [*mix["sources"], *mix.get("others", [])]
+    ]

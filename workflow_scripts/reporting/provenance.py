@@ -12,6 +12,7 @@ import yaml
 from workflow_scripts import files
 from workflow_scripts.publishing import card
 from workflow_scripts.records import Sidecar
+from workflow_scripts.reporting.counted import drawn
 from workflow_scripts.reporting.plain_text import visible
 from workflow_scripts.run import Run
 
@@ -38,12 +39,11 @@ def provenance(run: Run, sidecars: list[Sidecar]) -> dict[str, Any]:
 
 def _datasets(run: Run) -> list[dict[str, Any]]:
     """A row for each source and stand-in that prompts were taken from or asked of."""
-    drawn = files.read_json(run.manifest_json, "sources")
     locked = files.read_json(run.lock, "sources")["sources"]
     stand_ins = run.folder / "stand_ins.json"
     resolved = locked | (files.read_json(stand_ins) if stand_ins.exists() else {})
     rows = []
-    for shard in [*drawn["sources"], *drawn.get("others", [])]:
+    for shard in drawn(run):
         name = shard["source"]
         entry = resolved.get(name)
         entry = entry if isinstance(entry, dict) else {}
@@ -55,7 +55,7 @@ def _datasets(run: Run) -> list[dict[str, Any]]:
                 "revision": visible(str(entry.get("revision") or "")) or "by content",
                 "files": visible(held),
                 "licence": visible(card.licence(run.config, name)),
-                "taken": shard["taken"],
+                "taken": shard["prompts"],
                 "dropped": ", ".join(f"{n:,} {reason}" for reason, n in shard["dropped"].items()) or "-",
                 "unavailable": visible((shard.get("unavailable") or {}).get("reason", "")),
             }

@@ -24,6 +24,7 @@ from workflow_scripts.completions.redrive import standing_failures
 from workflow_scripts.jobs import run_job, say, timed
 from workflow_scripts.records import Sidecar, SourceCounts
 from workflow_scripts.reporting import conversations, curves
+from workflow_scripts.reporting.counted import drawn
 from workflow_scripts.reporting.plain_text import visible
 from workflow_scripts.reporting.provenance import provenance
 from workflow_scripts.run import Run
@@ -96,16 +97,15 @@ def report(run: Run, receipts: list[Path]) -> bytes:
 
 def _mix(run: Run, counts: dict[str, SourceCounts], failures: Counter[tuple[str, str]]) -> list[dict[str, Any]]:
     """By source: prompts as asked and as taken, answers and failures."""
-    drawn = files.read_json(run.manifest_json, "sources")
     rows = []
-    for shard in [*drawn["sources"], *drawn.get("others", [])]:
+    for shard in drawn(run):
         name = shard["source"]
         asked = shard.get("quota", 0)
         rows.append(
             {
                 "source": name,
                 "asked": asked if isinstance(asked, int) else None,
-                "taken": shard["taken"],
+                "taken": shard["prompts"],
                 "completions": counts[name]["completions"] if name in counts else 0,
                 "failures": sum(n for (source, _), n in failures.items() if source == name),
                 "output_tokens": counts[name]["output_tokens"] if name in counts else 0,
