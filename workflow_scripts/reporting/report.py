@@ -31,7 +31,7 @@ from workflow_scripts.run import Run
 
 PAGE = Path(__file__).parent / "page"
 SCRIPTS = ("vendor/d3.min.js", "vendor/plot.umd.min.js", "charts.js")
-MIX = ("asked", "taken", "completions", "failures", "output_tokens")
+MIX = ("taken", "completions", "failures", "output_tokens")
 LENGTHS = ("turns", "mean", "p50", "p90", "prompt")
 UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
@@ -86,7 +86,7 @@ def report(run: Run, receipts: list[Path]) -> bytes:
         provenance=made_of,
         conversations=conversations.sampled(run),
         flat=list(_flat(summary)),
-        mix_rows=[[row["source"], *(_number(row[key]) for key in MIX)] for row in mix],
+        mix_rows=[[row["source"], _asked(row["asked"]), *(_number(row[key]) for key in MIX)] for row in mix],
         lengths_rows=[[row["source"], *(_number(row[key]) for key in LENGTHS)] for row in lengths],
         failures_rows=[[source, kind, _number(n)] for (source, kind), n in sorted(failures.items())],
         deaths_rows=[[death["server"], death["reason"]] for death in data["deaths"]],
@@ -104,7 +104,7 @@ def _mix(run: Run, counts: dict[str, SourceCounts], failures: Counter[tuple[str,
         rows.append(
             {
                 "source": name,
-                "asked": asked if isinstance(asked, int) else None,
+                "asked": asked if isinstance(asked, int) else None,  # `all`: what there is
                 "taken": shard["prompts"],
                 "completions": counts[name]["completions"] if name in counts else 0,
                 "failures": sum(n for (source, _), n in failures.items() if source == name),
@@ -129,6 +129,10 @@ def _flat(value: Any, at: str = "") -> Iterator[tuple[str, str]]:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
+
+
+def _asked(value: int | None) -> str:
+    return "all" if value is None else _number(value)
 
 
 def _dataset(row: dict[str, Any]) -> list[str]:

@@ -92,7 +92,7 @@
         marks: [
           Plot.ruleY(rows, { y: "source", x1: "low", x2: "most", stroke: "#8a94a0" }),
           Plot.barX(rows, { y: "source", x1: "low", x2: "high", fill: "#4269d0", insetTop: 5, insetBottom: 5, rx: 2, sort: { y: "-x2" }, title: (row) => `${row.source}\na quarter below ${number(row.low)}\nmedian ${number(row.middle)}\nthree quarters below ${number(row.high)}\nnine tenths below ${number(row.most)}`, tip: true }),
-          Plot.tickX(rows, { y: "source", x: "middle", stroke: "var(--surface)", strokeWidth: 2.5, insetTop: 5, insetBottom: 5 }),
+          Plot.dot(rows, { y: "source", x: "middle", r: 4, fill: "var(--surface)", stroke: "#4269d0", strokeWidth: 2 }),
           Plot.tickX(rows, { y: "source", x: "most", stroke: "#8a94a0", insetTop: 8, insetBottom: 8 }),
         ],
       });
