@@ -8,7 +8,7 @@ The path scheme. RUN is the config's name and a hash of everything that decides 
     results/RUN/manifest.parquet        every prompt, its chunk and place; dropped.parquet: those not taken
     results/RUN/prompts/CHUNK...        chunks of prompts; split.json names them all
     results/RUN/completions/CHUNK...    chunks of completions, failures, sidecars
-    results/RUN/training/HASH/          token-exact shards; training.json names them
+    results/RUN/training/HASH/          token-exact shards; training.json names them; recorded-HASH: off-policy ones
     results/RUN/published/HASH/         receipts of what is in the store
     results/RUN/summary.json            the account
 """
@@ -35,7 +35,7 @@ except PlainError as error:
     sys.exit(str(error))
 
 RUN = str(PLAN.run.folder)
-CHUNKS = PLAN.run.chunks()
+CHUNKS = PLAN.chunks
 workflow.register_resource("lease", LEASES)
 
 
@@ -92,7 +92,7 @@ rule all:
         rules.completions.input,
         rules.training.input,
         rules.publish.input,
-        f"{RUN}/summary.json",
+        PLAN.summary,
     message:
         "All is there"
 

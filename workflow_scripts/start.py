@@ -50,8 +50,30 @@ class Plan:
         return {name: batch_chunks(name, chunks) for name in names}
 
     @property
+    def generates(self) -> bool:
+        """Whether answers are asked for; recorded ones are exported without chunks and without an account."""
+        return self.config.training.answers == "generated"
+
+    @property
+    def chunks(self) -> list[str]:
+        """The chunks that are to be there."""
+        return self.run.chunks() if self.generates else []
+
+    @property
+    def recorded_of(self) -> list[str]:
+        """The manifest, whose recorded answers are exported; nothing where answers are generated."""
+        return [] if self.generates else [str(self.run.manifest)]
+
+    @property
+    def summary(self) -> list[str]:
+        """The account, where there is one."""
+        return [str(self.run.summary)] if self.generates else []
+
+    @property
     def redrives(self) -> list[str]:
         """The redrives that the run's account counts: those that are finished, and the one that is asked for."""
+        if not self.generates:
+            return []
         return [*self.run.redrives(), *([self.redrive] if self.redrive else [])]
 
     def lost_chunk_files(self) -> list[str]:
@@ -60,7 +82,7 @@ class Plan:
         there = {path.name for path in folder.iterdir()} if folder.exists() else set()
         return [
             str(path)
-            for chunk in self.run.chunks()
+            for chunk in self.chunks
             if f"{chunk}.json" in there
             for path in (self.run.completions(chunk), self.run.failures(chunk))
             if path.name not in there
@@ -70,6 +92,8 @@ class Plan:
         """The plan with one more redrive, if that is `asked` for. PlainError if there is nothing to ask again."""
         if not asked:
             return self
+        if not self.generates:
+            raise PlainError("training.answers is recorded: no prompt is asked, and none can be asked again")
         if left := [chunk for chunk in self.run.chunks() if not self.run.sidecar(chunk).exists()]:
             raise PlainError(
                 f"{len(left)} of {len(self.run.chunks())} chunks are not finished: say the line without `redrive` "
@@ -372,7 +396,7 @@ def end(plan: Plan, asked: list[str]) -> None:
         raise PlainError("Snakemake planned a part only. " + HOW_TO_GO_ON)
     if str(plan.run.estimate) in asked:
         print(estimate_table(files.read_json(plan.run.estimate)), file=sys.stderr)
-    if plan.run.summary.exists():
+    if plan.generates and plan.run.summary.exists():
         for line in stand_ins(files.read_json(plan.run.manifest_json)):
             print(line, file=sys.stderr)
         print(table(files.read_json(plan.run.summary)), file=sys.stderr)

@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from workflow_scripts.config.fields import Count, Section, Text, plain_url
+from workflow_scripts.config.fields import Count, Name, Section, Text, plain_url
 from workflow_scripts.records import TurnClass
 
+Longer = Literal["right", "supervised", "drop"]
+LONGER: tuple[Longer, ...] = get_args(Longer)
 KEPT: tuple[TurnClass, ...] = ("complete", "tool_call", "cut_in_answer")
 HEADER = re.compile(r"[a-z0-9-]+")
 # What publishing sets itself, or what is a secret.
@@ -97,8 +99,25 @@ class Publish(Section):
 
 
 class Training(Section):
-    """Which turns become training rows."""
+    """Which turns become training rows, and in which files."""
 
-    max_tokens: Count = Field(4096, description="longer rows are cut at the right")
-    min_supervised_tokens: Count = Field(32, description="rows with fewer are dropped; two blocks of 16")
+    answers: Literal["generated", "recorded"] = Field(
+        "generated",
+        description="recorded: nothing is generated; the datasets' own answers, which are off-policy, become rows",
+    )
     keep: list[TurnClass] = Field(list(KEPT), description="classes of turns to keep")
+    min_supervised_tokens: Count = Field(32, description="rows with fewer are dropped; two blocks of 16")
+    max_tokens: Count = Field(4096, description="the window: most tokens of a row")
+    longer: Longer = Field(
+        "right",
+        description="rows over max_tokens: cut at the right; cut so that most supervised tokens stay; or drop",
+    )
+    source_rows: dict[Name, Count] = Field(
+        default_factory=dict, description="by a source's name: its rows at most, the first in the manifest's order"
+    )
+    formats: list[Literal["parquet", "jsonl", "conversations"]] = Field(
+        ["parquet"], min_length=1, description="parquet and jsonl hold token ids; conversations hold text"
+    )
+    draft_vocabulary: Count | None = Field(
+        None, description="also count the supervised tokens, and map a draft vocabulary of so many of them"
+    )

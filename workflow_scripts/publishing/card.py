@@ -79,7 +79,7 @@ def card(run: Run, training: Path) -> bytes:
     config = run.config
     licences = {name: licence(config, name) for name in sorted(counts)}
     folder = run.relative(training.parent)
-    names = {entry["path"].split("-")[0] for entry in index["files"]}
+    names = {entry["path"].split("-")[0] for entry in index["files"] if entry["path"].endswith(".parquet")}
     splits = [name for name in ("train", "eval") if name in names]
     header = _header(licences.values(), sum(counts.values()))
     training_line = "".join(

@@ -34,7 +34,7 @@ def summarize(run: Run, receipts: list[Path], training: Path) -> dict[str, Any]:
             refused.setdefault(source, Counter()).update(said)
     seconds = stage_seconds(run.folder / "timings.jsonl")
     output_tokens = sum(sidecar["output_tokens"] for sidecar in sidecars)
-    index = files.read_json(training, "files", "rows", "supervised_tokens", "dropped")
+    index = files.read_json(training, "files", "rows", "supervised_tokens", "dropped", "windows")
     for entry in index["files"]:
         check_file(training.parent / entry["path"], entry)
     checked = drift.check(run)
@@ -63,6 +63,9 @@ def summarize(run: Run, receipts: list[Path], training: Path) -> dict[str, Any]:
         "training_rows": index["rows"],
         "supervised_tokens": index["supervised_tokens"],
         "training_dropped": index["dropped"],
+        "supervised_tokens_dropped": index["supervised_tokens_dropped"],
+        "windows": index["windows"],
+        "draft_vocabulary": index.get("draft_vocabulary"),
         "objects_published": sum(len(files.read_json(receipt, "objects")["objects"]) for receipt in receipts),
         "seconds": seconds,
     }
