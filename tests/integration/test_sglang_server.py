@@ -10,103 +10,28 @@ To start a server for a test:
    `launch.environ("sglang-cpu", key_file, [])`, its output in a file;
 5. wait for 200 from /health (20 to 40 s); SIGTERM ends it, its children with it, in 4 to 8 s.
 
-`start_server` below does 3 to 5. One server takes 1.6 GB (tiny) to 2.5 GB (SmolLM2) of memory.
+`sglang.py` does 3 to 5. One server takes 1.6 GB (tiny) to 2.5 GB (SmolLM2) of memory.
 """
 
 import json
 import os
-import secrets
-import signal
-import socket
 import subprocess
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from workflow_scripts import processes
+from tests.integration.sglang import Server, sglang
 from workflow_scripts.serving import flags, launch, model
 from workflow_scripts.serving.environment import Environment
 
 
-@dataclass
-class Server:
-    process: subprocess.Popen[bytes]
-    url: str
-    key: str
-    log: Path
-
-    def get(self, path: str, key: str | None, body: dict[str, Any] | None = None) -> tuple[int, Any]:
-        """Status and JSON of a GET, or of a POST of `body`."""
-        request = urllib.request.Request(self.url + path, data=json.dumps(body).encode() if body else None)
-        request.add_header("Content-Type", "application/json")
-        if key is not None:
-            request.add_header("Authorization", f"Bearer {key}")
-        try:
-            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=120) as reply:
-                text = reply.read()
-                return reply.status, json.loads(text) if text else None
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, None
-
-    def chat(self, text: str, **options: Any) -> dict[str, Any]:
-        """The first choice of a greedy answer."""
-        body = {"model": "m", "messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 64}
-        status, reply = self.get("/v1/chat/completions", self.key, {**body, "return_token_ids": True, **options})
-        assert status == 200
-        choice: dict[str, Any] = reply["choices"][0]
-        return choice
-
-
 @pytest.fixture
 def start_server(env: Environment, tmp_path: Path) -> Iterator[Callable[[Path, dict[str, Any]], Server]]:
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(folder: Path, args: dict[str, Any]) -> Server:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        key, key_file, log = secrets.token_urlsafe(32), tmp_path / "key", tmp_path / "server.log"
-        with os.fdopen(os.open(key_file, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
-            file.write(key)
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                launch.command(env.python, launch.flags("sglang-cpu", args, folder, "m", port)),
-                env=launch.environ("sglang-cpu", key_file, []),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        started.append(process)
-        server = Server(process, f"http://127.0.0.1:{port}", key, log)
-        deadline = time.monotonic() + 300
-        while True:
-            assert process.poll() is None, log.read_text(errors="replace")[-3000:]
-            assert time.monotonic() < deadline, log.read_text(errors="replace")[-3000:]
-            try:
-                if server.get("/health", None)[0] == 200:
-                    return server
-            except OSError:
-                pass
-            time.sleep(0.5)
-
-    yield start
-    for process in started:
-        session = process.pid
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(30)
-        finally:
-            left = processes.end_all(lambda session=session: processes.session_members(session), 5)  # type: ignore[misc]
-            process.wait()
-        assert left == []
+    with ExitStack() as stack:
+        yield lambda folder, args: stack.enter_context(sglang(env, folder, args, tmp_path))
 
 
 def argv_of_all() -> str:
