@@ -41,7 +41,7 @@ settings = st.builds(
 
 @given(settings, st.lists(answers, max_size=8))
 def test_supervised_tokens_in_are_kept_or_dropped_for_a_reason(training: Training, made: list[dict[str, Any]]) -> None:
-    rows = Rows(training, VOCABULARY)
+    rows = Rows(training, VOCABULARY, "Make it again")
     kept = [(answered, row) for answered in made for row in rows.of(answered)]
     report = rows.account.report()
     every = [turn for answered in made for turn in answered["turns"]]

@@ -26,6 +26,10 @@ from workflow_scripts.training.rows import Rows
 from workflow_scripts.training.shards import Origin, Shards, entry, writers
 
 SPLITS = ("train", "eval")
+REMEDIES = {
+    "generated": "Move the chunk's files and its journal away to make it again",
+    "recorded": "The tokenizer is not the model's: see model.tokenizer",
+}
 TORCH_FILES = Path(__file__).with_name("torch_files.py")
 
 
@@ -37,7 +41,7 @@ def export(run: Run, folder: Path) -> dict[str, Any]:
     training = run.config.training
     size = target.vocabulary(run, needed=training.draft_vocabulary is not None)
     origin, every = _answered(run)
-    rows = Rows(training, size)
+    rows = Rows(training, size, REMEDIES[training.answers])
     frequencies = None
     if training.draft_vocabulary is not None and size is not None:
         vocabulary.check_size(training.draft_vocabulary, size)

@@ -18,8 +18,6 @@ from workflow_scripts.errors import PlainError
 from workflow_scripts.training.account import Account
 from workflow_scripts.training.windows import Costs, cut, supervised
 
-AGAIN = "Move the chunk's files and its journal away to make it again"
-
 
 class Row(NamedTuple):
     """A training row. `prompt` of its ids are not supervised, all after them are; `kind` is the turn's class."""
@@ -43,10 +41,11 @@ class Row(NamedTuple):
 class Rows:
     """Makes rows of answered prompts, by the config's `training`; counts what is dropped and what windows cost.
 
-    `vocabulary`: token ids are below it; None where it is not known.
+    `vocabulary`: token ids are below it; None where it is not known. `remedy` is what to do about a turn that is none.
     """
 
-    def __init__(self, training: Training, vocabulary: int | None) -> None:
+    def __init__(self, training: Training, vocabulary: int | None, remedy: str) -> None:
+        self._remedy = remedy
         self.account = Account()
         self.costs = Costs()
         self._training = training
@@ -99,16 +98,16 @@ class Rows:
         try:
             ids = np.array(prompt + response, dtype=np.int64)
         except (TypeError, ValueError, OverflowError) as error:
-            raise PlainError(f"{where}: its token ids are no numbers. {AGAIN}") from error
+            raise PlainError(f"{where}: its token ids are no numbers. {self._remedy}") from error
         if not prompt or ids.min() < 0 or ids.max() >= self._below:
             odd = f"token id {ids[(ids < 0) | (ids >= self._below)][0]}" if prompt else "a prompt without tokens"
-            raise PlainError(f"{where}: {odd}, and the vocabulary has ids from 0 to {self._below - 1}. {AGAIN}")
+            raise PlainError(f"{where}: {odd}, and the vocabulary has ids from 0 to {self._below - 1}. {self._remedy}")
         usage = turn.get("usage")
         if usage and (len(prompt), len(response)) != (usage["prompt_tokens"], usage["completion_tokens"]):
             raise PlainError(
                 f"{where}: it has {len(prompt)} and {len(response)} token ids, and its usage says "
-                f"{usage['prompt_tokens']} and {usage['completion_tokens']}. {AGAIN}"
+                f"{usage['prompt_tokens']} and {usage['completion_tokens']}. {self._remedy}"
             )
         if not response and turn["class"] != "empty":
-            raise PlainError(f"{where}: its class is {turn['class']}, and its mask would have no ones. {AGAIN}")
+            raise PlainError(f"{where}: its class is {turn['class']}, and its mask would have no ones. {self._remedy}")
         return ids.astype(np.int32)
