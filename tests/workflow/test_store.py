@@ -77,7 +77,8 @@ def forget_all(project: Project) -> Project:
 def made(run: Run) -> dict[str, bytes]:
     """What is published of a run, and what its rules make, but stamps and times."""
     kept = [run.lock, *run.mix, *(path for chunk in run.chunks() for path in run.chunk_files(chunk))]
-    return {str(run.relative(path)): path.read_bytes() for path in [*kept, *run.folder.glob("training/*/*")]}
+    shards = [path for path in run.folder.glob("training/**/*") if path.is_file()]
+    return {str(run.relative(path)): path.read_bytes() for path in [*kept, *shards]}
 
 
 def load(path: str, folder: Path, data_files: str | None = None) -> Any:
@@ -91,6 +92,7 @@ def test_a_new_machine_takes_a_published_run_from_the_bucket(
     with running_seaweed(tmp_path / "weed", seaweedfs) as access:
         publish = {"store": "s3", "bucket": "draftmill", "prefix": "small/", "endpoint_url": access.endpoint_url}
         prepared.config["publish"] = publish
+        prepared.config["training"] |= {"formats": ["parquet", "jsonl", "conversations"]}
         prepared.env |= {"AWS_ACCESS_KEY_ID": access.access_key, "AWS_SECRET_ACCESS_KEY": access.secret_key}
         prepared.finish()
         first, published, asked = made(prepared.made), receipts(prepared), len(prepared.requests())
@@ -130,6 +132,7 @@ def is_usable(copy: Path, run: Run) -> None:
     for key in ("prompt_token_ids", "response_token_ids", "class", "usage"):
         assert completions[0]["turns"][0][key] == rows[0]["turns"][0][key]
     assert completions[0]["messages"][-1]["content"] == rows[0]["messages"][-1]["content"]
+    assert len(list(copy.glob("training/*/*/train/00000.jsonl"))) == 2
     training = load("parquet", copy, f"{copy}/training/*/train-*.parquet")
     assert len(training) == files.read_json(run.summary)["training_rows"]
     assert set(training[0]["loss_mask"]) == {0, 1} and len(training[0]["input_ids"]) == len(training[0]["loss_mask"])
