@@ -1,6 +1,8 @@
 """One run on two machines, and what a machine takes from the bucket, by the real embedded S3 server."""
 
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,6 +67,30 @@ def test_who_loses_the_race_for_the_manifest_takes_the_winners(run: Run, user: N
     write_manifest(other)
     assert publish.settle_mix(other) is True
     assert start_files(other) == start_files(run)
+
+
+def test_machines_that_begin_at_once_agree(run: Run, user: None, foreign: "S3Client", tmp_path: Path) -> None:
+    endpoint = embedded.ensure_started(run).endpoint_url
+    runs = [make_run(tmp_path / str(number), run.name, "s3", endpoint_url=endpoint) for number in range(3)]
+    together = threading.Barrier(len(runs))
+
+    def begin(one: Run) -> bool:
+        word = one.results.name
+        together.wait()
+        preflight.preflight(one)
+        if not one.lock.exists():
+            files.write_json(one.lock, {"revision": word})
+            preflight.publish_lock(one)
+        write_manifest(one)
+        files.write_json(one.manifest_json, {"got": word})
+        files.write_bytes(one.dropped, word.encode())
+        return publish.settle_mix(one)
+
+    with ThreadPoolExecutor(len(runs)) as pool:
+        taken = list(pool.map(begin, runs))
+    assert sorted(taken) == [False, True, True]
+    assert start_files(runs[0]) == start_files(runs[1]) == start_files(runs[2])
+    assert foreign.list_multipart_uploads(Bucket="draftmill", Prefix=f"demo/{run.name}/").get("Uploads", []) == []
 
 
 def test_chunks_of_another_manifest_are_not_given_up(run: Run, user: None, tmp_path: Path) -> None:

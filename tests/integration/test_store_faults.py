@@ -1,5 +1,6 @@
 """Publishing to a real S3 server through a network and a store that are ill: in the end everything is right."""
 
+import datetime
 import hashlib
 import random
 import shutil
@@ -16,7 +17,7 @@ from tests.integration.real_store import credentials, make_run, raw_client, runn
 from tests.standin.s3_proxy import FAULTS, Proxy, Request, running_proxy
 from workflow_scripts import files, identity
 from workflow_scripts.errors import PlainError
-from workflow_scripts.publishing import preflight, publish, verify
+from workflow_scripts.publishing import preflight, publish, uploads, verify
 from workflow_scripts.publishing.clients import Access
 from workflow_scripts.publishing.store import Store, open_store
 from workflow_scripts.run import Run
@@ -193,6 +194,23 @@ def test_uploads_of_dead_jobs_are_aborted_and_no_others(run: Run, client: "S3Cli
     left = client.list_multipart_uploads(Bucket="draftmill", Prefix=f"demo/{run.name}").get("Uploads", [])
     assert sorted((upload["Key"], upload["UploadId"] == live) for upload in left) == [(theirs, False), (ours, True)]
     assert list(run.uploads.iterdir()) == []
+
+
+def test_uploads_on_no_file_are_aborted_only_below_the_run_and_when_old(
+    run: Run, client: "S3Client", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [f"demo/{run.name}/large", f"demo/{run.name}-other/large", "demo/large", "elsewhere/large"]
+    for key in keys:
+        client.create_multipart_upload(Bucket="draftmill", Key=key)
+
+    def left() -> set[str]:
+        return {upload["Key"] for upload in client.list_multipart_uploads(Bucket="draftmill").get("Uploads", [])}
+
+    preflight.preflight(run)
+    assert left() >= set(keys)
+    monkeypatch.setattr(uploads, "ABANDONED", datetime.timedelta(seconds=-1))
+    preflight.preflight(run)
+    assert keys[0] not in left() and left() >= set(keys[1:])
 
 
 def test_a_trial_that_another_machine_makes_now_is_not_aborted(run: Run, client: "S3Client") -> None:

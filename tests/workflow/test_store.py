@@ -112,6 +112,32 @@ def test_a_new_machine_takes_a_published_run_from_the_bucket(
     is_usable(copy, prepared.made)
 
 
+def test_a_store_that_cannot_be_used_ends_a_start_before_anything_is_read(fresh: Project) -> None:
+    fresh.config["publish"] = {"store": "s3", "bucket": "draftmill", "endpoint_url": "http://127.0.0.1:1"}
+    fresh.env |= {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+    result = fresh.run()
+    assert result.code != 0 and result.jobs == [] and "Traceback" not in result.output, result.output
+    assert len(result.lines("error: s3://draftmill/small-")) == 1 and "no answer" in result.output
+    assert fresh.requests() == [] and not (fresh.results / "sources").exists()
+
+
+def test_receipts_that_are_torn_or_lost_are_made_again(prepared: Project, seaweedfs: Environment) -> None:
+    (prepared.home / "envs" / seaweedfs.folder.name).symlink_to(seaweedfs.folder)
+    prepared.config["publish"] = {"store": "embedded", "bucket": "draftmill", "prefix": "small/"}
+    prepared.finish()
+    published, asked = receipts(prepared), len(prepared.requests())
+    (folder,) = {path.parent for path in prepared.made.folder.glob("published/*/*.json")}
+    (folder / "0000.json").write_bytes((folder / "0000.json").read_bytes()[:100])
+    (folder / "index.json").unlink()
+    result = prepared.run()
+    assert result.code != 0 and "Traceback" not in result.output
+    assert f"{folder.name}/0000.json is not valid JSON" in result.output, result.output
+    assert "delete it and run the same line again" in result.output
+    (folder / "0000.json").unlink()
+    prepared.finish()
+    assert receipts(prepared) == published and len(prepared.requests()) == asked
+
+
 def test_a_new_machine_goes_on_with_a_run_that_is_published_in_part(
     prepared: Project, seaweedfs: Environment, tmp_path: Path
 ) -> None:
