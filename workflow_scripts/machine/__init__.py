@@ -12,7 +12,7 @@ from workflow_scripts.machine.gpus import Device, Driver, Gpu, Holder
 from workflow_scripts.machine.host import Host, here
 from workflow_scripts.machine.toolkit import Toolkit
 
-__all__ = ["Device", "Driver", "Gpu", "Holder", "Host", "Machine", "Toolkit", "here", "look"]
+__all__ = ["Device", "Driver", "Gpu", "Holder", "Host", "Machine", "Toolkit", "gpu_count", "here", "look"]
 
 
 @dataclass(frozen=True)
@@ -46,3 +46,9 @@ def look(host: Host | None = None) -> Machine:
         linked=gpus.linked(host),
         toolkit=toolkit.find(host),
     )
+
+
+def gpu_count(host: Host | None = None) -> int:
+    """How many devices this process may use; a MIG instance is one."""
+    host = host or here()
+    return len(gpus.devices(gpus.cards(host), host.environ.get("CUDA_VISIBLE_DEVICES")))

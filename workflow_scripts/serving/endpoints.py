@@ -112,10 +112,21 @@ def _start(run: Run, number: int) -> supervisor.State:
                 standing.take_out(folder, f"server {number}: {error}")
                 raise ServerOut(f"server {number}: {error}") from error
             standing.note_death(folder, after.started, str(error), "start")
-            say(str(error))
+            say("\n".join([str(error), *_known_causes(folder)]))
             continue
+        found = launch.granted(state.facts["url"], (folder / "key").read_text())
         say(f"server {number} answers after {time.monotonic() - began:.0f} s")
+        say(f"server {number} granted: {launch.granted_line(found, state.facts['asked'])}")
         return state
+
+
+def _known_causes(folder: Path) -> list[str]:
+    """What is known to make a log end so, with what to do."""
+    from workflow_scripts.machine import here, toolkit  # few starts fail
+    from workflow_scripts.serving import causes, service_log
+
+    lines = service_log.tail(folder / "service.log")
+    return [f"Known cause: {cause}" for cause in causes.named("\n".join(lines), toolkit.find(here()))]
 
 
 def _prepare(run: Run, number: int) -> supervisor.Service:
@@ -150,35 +161,34 @@ def give_up(endpoint: Endpoint, reason: str) -> None:
 
 def _service(run: Run, number: int) -> supervisor.Service:
     """What to start as server `number`: environment and model made sure of, its GPUs, a free port, a new key."""
-    from workflow_scripts.serving import environment, model  # they take long to import, and few jobs start a server
+    from workflow_scripts.serving import builds, given, model  # they take long to import, and few jobs start a server
 
     servers = run.config.servers
     say(f"starting server {number}; its log: {run.server(number) / 'service.log'}")
-    gpus = (
-        [] if servers.engine == "sglang-cpu" else launch.gpus_of(number, servers.gpus_per_server, launch.visible_gpus())
-    )
-    built = environment.ensure(servers.engine)
+    built = builds.ensure(servers)
     weights = model.ensure(run.config.model.path, run.config.model.revision, built.python)
     folder = run.server(number).absolute()
     key_file = folder / "key"
     files.write_bytes(key_file, secrets.token_urlsafe(32).encode(), mode=0o600)
     port = _free_port()
     url = f"http://127.0.0.1:{port}"
-    flags = launch.flags(
-        servers.engine, servers.args, weights, run.config.model.path.rpartition(":")[2], port, servers.gpus_per_server
-    )
+    start = given.to_server(run.config, number, built, weights, port)
+    argv = launch.command(built.python, start.flags)
+    for line in [*start.reasons, f"command: {launch.shown(argv, start.gpus)}"]:
+        say(f"server {number}: {line}")
     return supervisor.Service(
         name=f"server {number}",
-        argv=launch.command(built.python, flags),
-        env=launch.environ(servers.engine, key_file, gpus),
+        argv=argv,
+        env=launch.environ(servers.engine, key_file, start.gpus, builds.variables(built)),
         cwd=str(folder),
         ready_url=f"{url}/health",
         ready_status=200,
         start_timeout=servers.start_timeout,
         grace=GRACE_SECONDS,
-        hold_locks=[str(environment.lock_path(built))],
+        hold_locks=builds.lock_paths(built),
         facts={
             "url": url,
+            "asked": {name: start.flags.get(name) for name in launch.ASKED},
             "model": identity.model_identity(str(weights), None, identity.ContentHashes()),
             "vocabulary": launch.vocabulary(weights),
         },
