@@ -5,6 +5,7 @@ give. A tool or file that a machine's YAML does not name is not there.
 """
 
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -38,3 +39,20 @@ def recorded(name: str, environ: Mapping[str, str] | None = None) -> Host:
 def machine(name: str, environ: Mapping[str, str] | None = None) -> Machine:
     """What is read off it."""
     return look(recorded(name, environ))
+
+
+TOOL = """#!{python}
+import shlex, sys, yaml
+held = yaml.safe_load(open({recorded!r}))
+line = shlex.join([{tool!r}, *sys.argv[1:]])
+sys.stdout.write(held["tools"].get(line, ""))
+sys.exit(0 if line in held["tools"] else 9)
+"""
+
+
+def install_tools(name: str, folder: Path) -> None:
+    """Put the machine's nvidia-smi into `folder`, as a program that prints what is recorded."""
+    tool = folder / "nvidia-smi"
+    folder.mkdir(parents=True, exist_ok=True)
+    tool.write_text(TOOL.format(python=sys.executable, recorded=str(FOLDER / f"{name}.yaml"), tool="nvidia-smi"))
+    tool.chmod(0o755)

@@ -5,7 +5,7 @@ import pytest
 from workflow_scripts.machine import Toolkit
 from workflow_scripts.serving import causes
 
-TOOLKIT = Toolkit("/usr/local/cuda", (13, 3), (13, 0), cccl=True, cudart=True, libcuda=True, compiler=True)
+TOOLKIT = Toolkit("/usr/local/cuda", (13, 3), (13, 0), cccl=True, cudart=True, libcuda=True)
 
 SAID = {
     "nvcc and the CUDA headers are of different versions (13.3 and 13.0 in /usr/local/cuda)": (

@@ -85,7 +85,7 @@ def test_the_toolkit_is_found_as_flashinfer_finds_it() -> None:
     good = machine("8x_h100").toolkit
     assert good is not None
     assert (good.home, good.nvcc, good.headers) == ("/usr/local/cuda", (13, 0), (13, 0))
-    assert good.cccl and good.cudart and good.libcuda and good.compiler
+    assert good.cccl and good.cudart and good.libcuda and machine("8x_h100").compiler
     assert machine("8x_h200").toolkit is None
     named = machine("8x_h100", {"CUDA_HOME": "/opt/cuda/"}).toolkit
     assert named is not None and (named.home, named.nvcc, named.headers) == ("/opt/cuda", None, None)

@@ -24,6 +24,7 @@ class Machine:
     devices: list[Device]
     linked: bool  # whether NVLink joins any two of the cards
     toolkit: Toolkit | None
+    compiler: bool  # g++, which nvcc needs
 
     def summary(self) -> str:
         """One line: how many of which cards, the driver, the CUDA version that it serves."""
@@ -45,6 +46,7 @@ def look(host: Host | None = None) -> Machine:
         devices=gpus.devices(found, host.environ.get("CUDA_VISIBLE_DEVICES")),
         linked=gpus.linked(host),
         toolkit=toolkit.find(host),
+        compiler=host.run(["g++", "--version"]) is not None,
     )
 
 

@@ -35,7 +35,6 @@ class Toolkit:
     cccl: bool
     cudart: bool
     libcuda: bool
-    compiler: bool  # g++, which nvcc needs
 
 
 def find(host: Host, home: str | None = None) -> Toolkit | None:
@@ -53,7 +52,6 @@ def find(host: Host, home: str | None = None) -> Toolkit | None:
         cccl=_any(host, home, CCCL),
         cudart=_any(host, home, CUDART),
         libcuda=_any(host, home, LIBCUDA),
-        compiler=host.run(["g++", "--version"]) is not None,
     )
 
 

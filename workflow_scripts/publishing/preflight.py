@@ -41,18 +41,7 @@ def preflight(run: Run) -> None:
     PlainError if the store can't be used, if the prefix holds what no run of this name wrote, or if chunks here rest
     on another lock.json or manifest than the published one.
     """
-    store = open_store(run, ATTEMPTS, patience=0.0)
-    listing = store.listing()
-    if listing and OWNER not in listing:
-        raise PlainError(
-            f"{store.address(store.key(min(listing)))}: the run's prefix holds {len(listing)} objects but no {OWNER}: "
-            f"something else wrote them; nothing was written. Choose another publish.prefix"
-        )
-    if OWNER in listing:  # before the first write: a store without conditional writes would replace it
-        _check_owner(store)
-    claimed = claim(store)
-    store.check_create_only(owner(run.name), OWNER)
-    listing[OWNER] = claimed["bytes"]
+    store, listing = check_rights(run)
     if run.config.publish.store == "s3":
         folder = f"{store.prefix}{store.run}/"
         with s3_errors.plain(store.address(folder)):
@@ -66,6 +55,26 @@ def preflight(run: Run) -> None:
     paths = {path: {"key": store.key(path), "bytes": listing[path]} for path in sorted(listing)}
     joins_once = run.config.publish.store == "s3" and store.joins_once(owner(run.name), OWNER)
     files.write_json(run.published_listing, {"paths": paths, "joins_once": joins_once})
+
+
+def check_rights(run: Run) -> tuple[Store, dict[str, int]]:
+    """The store, where the run's prefix is ours and a second write is refused, and what it holds of the run, in bytes.
+
+    PlainError as of `preflight`. The prefix is claimed: that takes the rights that a run takes.
+    """
+    store = open_store(run, ATTEMPTS, patience=0.0)
+    listing = store.listing()
+    if listing and OWNER not in listing:
+        raise PlainError(
+            f"{store.address(store.key(min(listing)))}: the run's prefix holds {len(listing)} objects but no {OWNER}: "
+            f"something else wrote them; nothing was written. Choose another publish.prefix"
+        )
+    if OWNER in listing:  # before the first write: a store without conditional writes would replace it
+        _check_owner(store)
+    claimed = claim(store)
+    store.check_create_only(owner(run.name), OWNER)
+    listing[OWNER] = claimed["bytes"]
+    return store, listing
 
 
 def _check_owner(store: Store) -> None:

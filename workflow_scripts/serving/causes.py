@@ -18,23 +18,25 @@ class Cause:
     fix: str
 
 
-PINNED = "leave servers.python out, and the pinned environment is built, with a toolkit of one version in it"
+# What helps wherever the toolkit or a library is at fault: {instead}.
+OF_USERS = "leave servers.python out, and the pinned environment is built, with a toolkit of one version in it"
+OF_OURS = "remove the environment's folder, and run the same line again"
 
 CAUSES = (
     Cause(
         r"CUDA compiler and CUDA toolkit headers are incompatible|unsupported toolkit version",
         "nvcc and the CUDA headers are of different versions ({versions})",
-        f"install one toolkit whole and point CUDA_HOME to it (is {{home}} a mix?); or {PINNED}",
+        "install one toolkit whole and point CUDA_HOME to it (is {home} a mix?); or {instead}",
     ),
     Cause(
         r"nv/target[>'\"]?: No such file",
         "CCCL's headers are missing: no nv/target in {home}/include",
-        f"install the toolkit's package cuda-cccl, of nvcc's version; or {PINNED}",
+        "install the toolkit's package cuda-cccl, of nvcc's version; or {instead}",
     ),
     Cause(
         r"cannot find -lcudart\b",
         "the linker finds no libcudart.so in {home}/lib64",
-        f"link it: ln -s lib {{home}}/lib64; ln -s libcudart.so.* {{home}}/lib64/libcudart.so; or {PINNED}",
+        "link it: ln -s lib {home}/lib64; ln -s libcudart.so.* {home}/lib64/libcudart.so; or {instead}",
     ),
     Cause(
         r"cannot find -lcuda\b",
@@ -45,7 +47,7 @@ CAUSES = (
     Cause(
         r"(?i)Could not find nvcc|nvcc: (command )?not found|No such file or directory: '[^']*nvcc'",
         "there is no CUDA compiler (nvcc), which kernels are built with when a server starts",
-        f"install a CUDA toolkit and point CUDA_HOME to it; or {PINNED}",
+        "install a CUDA toolkit and point CUDA_HOME to it; or {instead}",
     ),
     Cause(
         r"cannot execute 'cc1plus'|[gc]\+\+: (command )?not found|No such file or directory: '[^']*[gc]\+\+'"
@@ -83,7 +85,7 @@ CAUSES = (
     Cause(
         r"no kernel image is available for execution on the device",
         "a library in the environment has no kernels for this card",
-        f"set servers.args.attention-backend to triton; or {PINNED}",
+        "set servers.args.attention-backend to triton; or {instead}",
     ),
     Cause(
         r"GLIBC(XX)?_[\d.]+' not found",
@@ -102,9 +104,10 @@ CAUSES = (
 def named(output: str, toolkit: Toolkit | None) -> list[str]:
     """The known causes that an output shows, each with its fix, in the table's order."""
     home = toolkit.home if toolkit is not None else "$CUDA_HOME"
+    instead = OF_OURS if "site-packages" in home else OF_USERS
     versions = f"{dotted(toolkit.nvcc)} and {dotted(toolkit.headers)} in {home}" if toolkit is not None else "unknown"
     return [
-        f"{cause.what}: {cause.fix}".format(home=home, versions=versions)
+        f"{cause.what}: {cause.fix}".format(home=home, versions=versions, instead=instead)
         for cause in CAUSES
         if re.search(cause.pattern, output)
     ]

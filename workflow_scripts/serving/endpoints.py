@@ -57,7 +57,7 @@ def connect(run: Run, number: int) -> Endpoint:
     """
     config = run.config
     if config.servers.urls:
-        url, key = config.servers.urls[number], _key()
+        url, key = config.servers.urls[number], server_key()
         endpoint = Endpoint(
             url,
             url,
@@ -95,6 +95,12 @@ def _start(run: Run, number: int) -> supervisor.State:
     """The server's state, ready; started as often as its standing allows."""
     folder = run.server(number)
     began = time.monotonic()
+    ours: list[int] = []  # jobs that share the server wait for the start of one of them
+
+    def prepare() -> supervisor.Service:
+        ours.append(number)
+        return _prepare(run, number)
+
     while True:
         before = supervisor.read_state(folder)
         if before is not None and supervisor.is_live(before):
@@ -102,7 +108,7 @@ def _start(run: Run, number: int) -> supervisor.State:
         if reason := standing.why_out(folder):
             raise ServerOut(reason)
         try:
-            state = supervisor.ensure(folder, lambda: _prepare(run, number))
+            state = supervisor.ensure(folder, prepare)
         except ServerOut:
             raise
         except PlainError as error:
@@ -114,9 +120,10 @@ def _start(run: Run, number: int) -> supervisor.State:
             standing.note_death(folder, after.started, str(error), "start")
             say("\n".join([str(error), *_known_causes(folder)]))
             continue
-        found = launch.granted(state.facts["url"], (folder / "key").read_text())
         say(f"server {number} answers after {time.monotonic() - began:.0f} s")
-        say(f"server {number} granted: {launch.granted_line(found, state.facts['asked'])}")
+        if ours:
+            found = launch.granted(state.facts["url"], (folder / "key").read_text())
+            say(f"server {number} granted: {launch.granted_line(found, state.facts['asked'])}")
         return state
 
 
@@ -195,7 +202,7 @@ def _service(run: Run, number: int) -> supervisor.Service:
     )
 
 
-def _key() -> str | None:
+def server_key() -> str | None:
     """The key of servers that run already. PlainError, which does not show it, if no header can hold it."""
     key = os.environ.get(KEY_VARIABLE, "").strip()
     if not (key.isascii() and key.isprintable()):

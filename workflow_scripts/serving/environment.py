@@ -39,7 +39,7 @@ class Recipe:
 IMPORTS = ("python", "-P", str(LAUNCHER), "--check-imports")
 RECIPES = {
     "sglang-cpu": Recipe(2500, IMPORTS, " (5,200 with a CUDA torch)"),
-    "sglang-cuda": Recipe(9600, IMPORTS, kernels=True),
+    "sglang-cuda": Recipe(10100, IMPORTS, kernels=True),
     "seaweedfs": Recipe(160, ("weed", "version")),
 }
 
@@ -60,10 +60,10 @@ def ensure(name: str) -> Environment:
 
     Call it from a main thread: the children die with the thread that starts them. PlainError tells pip's reason.
     """
-    env = _named(name)
-    if not _is_built(env):
+    env = named(name)
+    if not is_built(env):
         with installer.one_builder(lock_path(env), f"the {name} environment") as lock:
-            if not _is_built(env):
+            if not is_built(env):
                 _build(env, lock)
     marker = files.read_json(env.folder / MARKER)
     with suppress(OSError):
@@ -92,7 +92,8 @@ def _requirement_files(name: str) -> list[Path]:
     return [first, nodeps] if nodeps.is_file() else [first]
 
 
-def _named(name: str) -> Environment:
+def named(name: str) -> Environment:
+    """The environment `name` as it would be built here, whether it is or not."""
     parts = [f"python {sys.version_info.major}.{sys.version_info.minor} {platform.machine()}"]
     for requirements in _requirement_files(name):
         parts += [requirements.name, *installer.pins(requirements)]
@@ -101,7 +102,8 @@ def _named(name: str) -> Environment:
     return Environment(name, folder, folder / "bin" / "python", digest, 0)
 
 
-def _is_built(env: Environment) -> bool:
+def is_built(env: Environment) -> bool:
+    """Whether it is there, whole."""
     # The interpreter is a link out of the venv: a Python that was uninstalled leaves the marker and no environment.
     return (env.folder / MARKER).is_file() and env.python.exists()
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from workflow_scripts import files
@@ -52,11 +53,8 @@ class Known:
 
 def listing(env: Environment, engine: str) -> Known:
     """What the environment's SGLang knows; asked once, and kept in the cache. PlainError if it can't be asked."""
-    identity = [FORMAT, str(env.python), engine, env.requirements_hash or _version(env)]
-    key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
-    path = files.cache_home() / "flags" / f"{key[:16]}.json"
-    if path.exists():
-        return Known.from_json(files.read_json(path, "version", "flags"))
+    if (known := remembered(env, engine)) is not None:
+        return known
     said = _ask(env, engine, [str(env.python), "-P", str(LAUNCHER), "--list-flags"], LIST_SECONDS)
     try:
         value = json.loads(said.strip().splitlines()[-1])
@@ -65,9 +63,22 @@ def listing(env: Environment, engine: str) -> Known:
         raise PlainError(
             f"{env.python}: its SGLang doesn't tell its flags ({error!r}); it must be near 0.5.23"
         ) from error
+    path = _cache(env, engine)
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_json(path, value)
     return known
+
+
+def remembered(env: Environment, engine: str) -> Known | None:
+    """The same, if it was asked before."""
+    path = _cache(env, engine)
+    return Known.from_json(files.read_json(path, "version", "flags")) if path.exists() else None
+
+
+def _cache(env: Environment, engine: str) -> Path:
+    identity = [FORMAT, str(env.python), engine, env.requirements_hash or _version(env)]
+    key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+    return files.cache_home() / "flags" / f"{key[:16]}.json"
 
 
 def _version(env: Environment) -> str:
