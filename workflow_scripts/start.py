@@ -303,7 +303,6 @@ def begin(plan: Plan, rules: set[str], *, keep_incomplete: bool) -> None:
         return
     results_lock.take(run.results, run.name)
     files.write_bytes(run.folder / "run.yaml", text.encode())
-    _see_the_doctor(run, rules)
     recovery.sweep(run)
     _redate(run)
     recovery.on_clock_set_back(lambda: _redate(run))
@@ -321,6 +320,7 @@ def begin(plan: Plan, rules: set[str], *, keep_incomplete: bool) -> None:
                 f"the bucket holds what was asked again ({', '.join(fetched)}), which this start had not planned. "
                 f"It is here now: say the same line again"
             )
+    _see_the_doctor(run, rules)
     if not run.lock.exists():
         from workflow_scripts.sources.locking import lock_sources
 
@@ -345,8 +345,13 @@ def _see_the_doctor(run: Run, rules: set[str]) -> None:
     """
     from workflow_scripts.doctor.examine import Needs, examine  # a plan doesn't need it
     from workflow_scripts.doctor.findings import lines
+    from workflow_scripts.publishing.restore import published_paths
 
     needs = Needs.of(rules)
+    published = published_paths(run)
+    sidecars = [run.sidecar(chunk) for chunk in run.chunks()]
+    if published and all(path.exists() or run.relative(path) in published for path in sidecars):
+        needs = replace(needs, servers=False)  # what is in the bucket is fetched, and nobody is asked
     found = examine(run, needs, brief=True)
     if any(finding.severity == "error" for finding in found):
         whole = lines(examine(run, needs, brief=False))
