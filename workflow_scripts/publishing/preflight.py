@@ -41,19 +41,7 @@ def preflight(run: Run) -> None:
     PlainError if the store can't be used, if the prefix holds what no run of this name wrote, or if chunks here rest
     on another lock.json or manifest than the published one.
     """
-    store = open_store(run, ATTEMPTS, patience=0.0)
-    listing = store.listing()
-    _check_above(store)
-    if listing and OWNER not in listing:
-        raise PlainError(
-            f"{store.address(store.folder + min(listing))}: the run's prefix holds {len(listing)} objects but no "
-            f"{OWNER}: something else wrote them; nothing was written. Choose another publish.prefix"
-        )
-    if OWNER in listing:  # before the first write: a store without conditional writes would replace it
-        _check_owner(store)
-    claimed = claim(store)
-    store.check_create_only(owner(run.name), OWNER)
-    listing[OWNER] = claimed["bytes"]
+    store, listing = check_rights(run)
     if run.config.publish.store == "s3":
         with s3_errors.plain(store.address(store.folder)):
             # Not the owner's: uploads to it are other machines' trials, of this moment.
@@ -80,6 +68,27 @@ def _check_above(store: Store) -> None:
                 f"{store.address(key)}: {folder}/ is the folder of run {owned}; nothing was written. "
                 f"Choose another publish.prefix"
             )
+
+
+def check_rights(run: Run) -> tuple[Store, dict[str, int]]:
+    """The store, where the run's prefix is ours and a second write is refused, and what it holds of the run, in bytes.
+
+    PlainError as of `preflight`. The prefix is claimed: that takes the rights that a run takes.
+    """
+    store = open_store(run, ATTEMPTS, patience=0.0)
+    listing = store.listing()
+    _check_above(store)
+    if listing and OWNER not in listing:
+        raise PlainError(
+            f"{store.address(store.folder + min(listing))}: the run's prefix holds {len(listing)} objects but no "
+            f"{OWNER}: something else wrote them; nothing was written. Choose another publish.prefix"
+        )
+    if OWNER in listing:  # before the first write: a store without conditional writes would replace it
+        _check_owner(store)
+    claimed = claim(store)
+    store.check_create_only(owner(run.name), OWNER)
+    listing[OWNER] = claimed["bytes"]
+    return store, listing
 
 
 def _check_owner(store: Store) -> None:
