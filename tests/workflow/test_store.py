@@ -89,9 +89,11 @@ def test_a_new_machine_takes_a_published_run_from_the_bucket(
         prepared.env |= {"AWS_ACCESS_KEY_ID": access.access_key, "AWS_SECRET_ACCESS_KEY": access.secret_key}
         prepared.finish()
         first, published, asked = made(prepared.made), receipts(prepared), len(prepared.requests())
+        assert files.read_json(prepared.made.summary)["tokens_per_second"] > 0
 
         result = forget_all(prepared).run()
         assert result.code == 0, result.output
+        assert files.read_json(prepared.made.summary)["tokens_per_second"] is None  # no token was made here
         assert made(prepared.made) == first and receipts(prepared) == published
         assert len(prepared.requests()) == asked and not (prepared.home / "envs").exists()
         assert not list((prepared.results / "sources").glob("*/prompts.parquet"))
