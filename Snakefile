@@ -11,6 +11,7 @@ The path scheme. RUN is the config's name and a hash of everything that decides 
     results/RUN/training/HASH/          token-exact shards; training.json names them; recorded-HASH: off-policy ones
     results/RUN/published/HASH/         receipts of what is in the store
     results/RUN/summary.json            the account
+    results/RUN/doctor.json             what the doctor found; no rule's input
 """
 
 import sys
@@ -42,7 +43,9 @@ workflow.register_resource("lease", LEASES)
 onstart:
     try:
         start.begin(
-            PLAN, keep_incomplete=workflow.execution_settings.keep_incomplete
+            PLAN,
+            {job.rule.name for job in workflow.dag.needrun_jobs()},
+            keep_incomplete=workflow.execution_settings.keep_incomplete,
         )
     except PlainError as error:
         sys.exit(f"error: {error}")

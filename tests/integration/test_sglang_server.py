@@ -14,8 +14,6 @@ To start a server for a test:
 """
 
 import json
-import os
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,8 +22,10 @@ from typing import Any
 import pytest
 
 from tests.integration.sglang import Server, sglang
-from workflow_scripts.serving import flags, launch, model
+from workflow_scripts.serving import flags, gpu_flags, known_flags, launch, model
 from workflow_scripts.serving.environment import Environment
+
+DATA = Path(__file__).parents[1] / "data"
 
 
 @pytest.fixture
@@ -84,47 +84,22 @@ def test_the_tiny_qwen3_thinks(tiny_qwen3: Path, start_server: Callable[[Path, d
     assert direct["message"]["content"].strip() == "chat"
 
 
-OPTIONS = """
-import argparse, runpy, sys
-shims = runpy.run_path(sys.argv[1])
-from sglang.srt.server_args import ServerArgs
-parser = argparse.ArgumentParser()
-ServerArgs.add_cli_args(parser)
-print(*(option for action in parser._actions for option in action.option_strings))
-"""
-
-
 def test_every_flag_that_we_name_is_one_of_sglangs(env: Environment) -> None:
-    result = subprocess.run(
-        [env.python, "-P", "-c", OPTIONS, launch.LAUNCHER],
-        env={**os.environ, "DRAFTMILL_ENGINE": "sglang-cpu"},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    known = {word.removeprefix("--") for word in result.stdout.split()}
+    known = known_flags.listing(env, "sglang-cpu")
     ours = flags.SPEED_FLAGS | launch.MANAGED.keys() | launch.PARALLEL | launch.DEFAULTS["sglang-cpu"].keys()
-    assert ours - known == set()
     settings = {name.replace("_", "-") for name in (*launch.CONTENT_SETTINGS, *launch.SPEED_SETTINGS)}
-    assert settings - known == set()
+    renamed = {*known_flags.RENAMED.values(), *(name for name, _ in known_flags.RENAMED_VALUES)}
+    assert (ours | settings | renamed) - known.flags.keys() == set()
+    assert not known_flags.RENAMED.keys() & known.flags.keys()
 
 
-@pytest.mark.parametrize(
-    ("flag", "hint"),
-    [
-        ("--mamba-scheduler-strategy", "--mamba-radix-cache-strategy"),
-        ("--max-runing-requests", "--max-running-requests"),
-    ],
-)
-def test_a_flag_that_sglang_does_not_know_ends_the_start_plainly(
-    env: Environment, tmp_path: Path, flag: str, hint: str
-) -> None:
-    result = subprocess.run(
-        launch.command(env.python, ["--model-path", str(tmp_path), flag, "1"]),
-        env=launch.environ("sglang-cpu", Path(os.devnull), []),
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 1
-    assert f"error: SGLang 0.5.23 has no flag {flag}; did you mean {hint}" in result.stderr
-    assert "Traceback" not in result.stderr
+def test_the_table_for_gpus_names_flags_and_values_of_sglangs(env: Environment) -> None:
+    known = known_flags.listing(env, "sglang-cpu")
+    for line in gpu_flags.table():
+        for value in [line.value, *line.refused]:
+            assert known_flags.mistakes({line.flag: value}, known, []) == []
+
+
+def test_the_recorded_list_of_flags_is_sglangs(env: Environment) -> None:
+    recorded = known_flags.Known.from_json(json.loads((DATA / "sglang_flags.json").read_text()))
+    assert known_flags.listing(env, "sglang-cpu") == recorded

@@ -19,6 +19,8 @@ OWN_HEADERS = re.compile(
     r"content-.*|checksum-.*|sdk-.*|meta-.*|storage-class|server-side-encryption.*)|.*(secret|password|token|api-?key).*"
 )
 ARCHIVES = ("GLACIER", "DEEP_ARCHIVE")
+# S3's keys have 1024 bytes; RUN has 73 at most, and the paths below it stay far below the rest.
+PREFIX_BYTES = 800
 
 
 def meets(folder: str, protected: str) -> bool:
@@ -30,6 +32,13 @@ def meets(folder: str, protected: str) -> bool:
 def protected_by(folder: str, protect: Iterable[str]) -> str | None:
     """The first protected prefix that `folder` meets."""
     return next((protected for protected in protect if meets(folder, protected)), None)
+
+
+def _is_folder(path: str) -> bool:
+    """Whether a key's parts mean the same to every store: some take `.`, `..`, empty parts and `\\` as paths do."""
+    return path.isprintable() and all(
+        part == part.strip() and part.strip(".") and "\\" not in part for part in path.split("/")
+    )
 
 
 class Publish(Section):
@@ -60,9 +69,24 @@ class Publish(Section):
     @field_validator("prefix")
     @classmethod
     def _folder(cls, prefix: str) -> str:
-        if prefix.startswith("/") or ".." in prefix.split("/") or "//" in prefix:
+        if prefix and not _is_folder(prefix.removesuffix("/")):
             raise ValueError(f"{prefix!r} is no prefix: write it as folder/ or folder/folder/")
+        if len(prefix.encode()) > PREFIX_BYTES:
+            raise ValueError(f"has {len(prefix.encode())} bytes; {PREFIX_BYTES} leave room for the rest of a key")
         return prefix if not prefix or prefix.endswith("/") else prefix + "/"
+
+    @field_validator("protect")
+    @classmethod
+    def _walls(cls, protect: list[str]) -> list[str]:
+        for protected in protect:
+            if not protected.strip("/"):
+                raise ValueError("an empty prefix would protect the whole bucket")
+            if not _is_folder(protected.strip("/")) or any(sign in protected for sign in "*?["):
+                raise ValueError(
+                    f"{protected!r} would protect nothing: write it as folder/ or folder/folder/, without the bucket "
+                    f"and without wildcards"
+                )
+        return protect
 
     @field_validator("storage_class")
     @classmethod
@@ -91,8 +115,6 @@ class Publish(Section):
             raise ValueError("`bucket` is missing")
         if self.store != "none":
             for protected in self.protect:
-                if not protected.strip("/"):
-                    raise ValueError("`protect` holds an empty prefix: it would protect the whole bucket")
                 if self.prefix and meets(self.prefix, protected):
                     raise ValueError(f"prefix {self.prefix!r} meets the protected prefix {protected!r}; choose another")
         return self

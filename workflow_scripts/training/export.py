@@ -20,7 +20,7 @@ from workflow_scripts.prompts import manifest_file
 from workflow_scripts.publishing.restore import restore_training
 from workflow_scripts.reporting.table import training_lines
 from workflow_scripts.run import Run
-from workflow_scripts.serving import environment
+from workflow_scripts.serving import builds
 from workflow_scripts.training import conversations, target, vocabulary
 from workflow_scripts.training.rows import Rows
 from workflow_scripts.training.shards import Origin, Shards, entry, writers
@@ -117,7 +117,7 @@ def _torch_files(run: Run, folder: Path, size: int) -> list[Path]:
     if run.config.training.answers == "recorded" or run.config.servers.urls:
         say(f"no servers' environment: `PYTHON {TORCH_FILES} {folder} {size}` with any torch writes the .pt files")
         return []
-    python = environment.ensure(run.config.servers.engine).python
+    python = builds.ensure(run.config.servers).python
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [python, "-P", TORCH_FILES, folder, str(size)], env=environ, check=False, capture_output=True, text=True
