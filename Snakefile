@@ -8,9 +8,10 @@ The path scheme. RUN is the config's name and a hash of everything that decides 
     results/RUN/manifest.parquet        every prompt, its chunk and place; dropped.parquet: those not taken
     results/RUN/prompts/CHUNK...        chunks of prompts; split.json names them all
     results/RUN/completions/CHUNK...    chunks of completions, failures, sidecars
-    results/RUN/training/HASH/          token-exact shards; training.json names them
+    results/RUN/training/HASH/          token-exact shards; training.json names them; recorded-HASH: off-policy ones
     results/RUN/published/HASH/         receipts of what is in the store
     results/RUN/summary.json            the account; report.html: the same and more, for people
+    results/RUN/doctor.json             what the doctor found; no rule's input
 """
 
 import sys
@@ -35,14 +36,16 @@ except PlainError as error:
     sys.exit(str(error))
 
 RUN = str(PLAN.run.folder)
-CHUNKS = PLAN.run.chunks()
+CHUNKS = PLAN.chunks
 workflow.register_resource("lease", LEASES)
 
 
 onstart:
     try:
         start.begin(
-            PLAN, keep_incomplete=workflow.execution_settings.keep_incomplete
+            PLAN,
+            {job.rule.name for job in workflow.dag.needrun_jobs()},
+            keep_incomplete=workflow.execution_settings.keep_incomplete,
         )
     except PlainError as error:
         sys.exit(f"error: {error}")
@@ -92,8 +95,7 @@ rule all:
         rules.completions.input,
         rules.training.input,
         rules.publish.input,
-        f"{RUN}/summary.json",
-        f"{RUN}/report.html",
+        PLAN.account,
     message:
         "All is there"
 

@@ -4,6 +4,8 @@ In:   envs/ENGINE*.txt and the config's model, read when a job runs: a new pin r
 Out:  RUN/setup/environment.json, RUN/setup/model.json: stamps at fixed paths, which the chunk rule takes as ancient().
 
 Nothing is built where no chunk is left to generate, or where servers run already.
+
+The target `doctor` looks at everything that the run needs, and makes nothing.
 """
 
 
@@ -35,3 +37,15 @@ rule model:
         "The target model"
     shell:
         "exec python -m workflow_scripts.serving.setup {output:q} 2> {log:q}"
+
+
+rule doctor:
+    """Target: look at everything that the run needs, and tell all that is in its way; nothing else wants it."""
+    log:
+        f"{RUN}/logs/doctor.log",
+    conda:
+        "../envs/pipeline.yaml"
+    message:
+        "The doctor"
+    shell:
+        "exec python -m workflow_scripts.doctor {log:q} 2> {log:q}"

@@ -20,6 +20,7 @@ BLOCKS = 64
 WEIGHTS = (".safetensors",)
 # With those of TEMPLATES, all that prompts/tokenizer.py binds is among them.
 SIDE_FILES = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".py")
+TRAINING_FORM = 2  # another number where equal completions make other training files than before
 TEMPLATES = "additional_chat_templates"
 
 
@@ -180,9 +181,10 @@ def run_name(identity: dict[str, Any]) -> str:
 
 
 def training_hash(config: Config, redrives: Sequence[str] = ()) -> str:
-    """The HASH of training/HASH: the export of another redrive is another one."""
+    """The HASH of training/HASH: the export of another redrive is another one. That of recorded answers says so."""
     what = config.training.model_dump(exclude_defaults=True)
-    return digest([what, *redrives] if redrives else what, 8)
+    recorded = "recorded-" if config.training.answers == "recorded" else ""
+    return recorded + digest([TRAINING_FORM, what, *redrives], 8)
 
 
 def publish_hash(config: Config) -> str:

@@ -55,10 +55,14 @@ def starting(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def timed(run_folder: Path, stage: str) -> Iterator[None]:
-    """Append `{stage, start, end}` (Unix seconds) to the run's timings.jsonl, for the summary's seconds by stage."""
+def timed(run_folder: Path, stage: str) -> Iterator[dict[str, int]]:
+    """Append `{stage, start, end}` (Unix seconds) to the run's timings.jsonl, with what the block adds: {tokens: made}.
+
+    The summary's seconds by stage and tokens per second are made of it.
+    """
     start = time.time()
-    yield
-    line = orjson.dumps({"stage": stage, "start": start, "end": time.time()}, option=orjson.OPT_APPEND_NEWLINE)
+    more: dict[str, int] = {}
+    yield more
+    line = orjson.dumps({"stage": stage, "start": start, "end": time.time()} | more, option=orjson.OPT_APPEND_NEWLINE)
     with (run_folder / "timings.jsonl").open("ab") as file:  # one write below PIPE_BUF: lines of several jobs don't mix
         file.write(line)

@@ -77,6 +77,10 @@ class Run:
         return self.folder / "summary.json"
 
     @property
+    def report(self) -> Path:
+        return self.folder / "report.html"
+
+    @property
     def published_listing(self) -> Path:
         """What the bucket held of this run at the start: `{"paths": {path: {key, bytes}}, "joins_once": ...}`."""
         return self.folder / "published" / "listing.json"

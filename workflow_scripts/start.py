@@ -21,7 +21,6 @@ from workflow_scripts.config.outputs import protected_by
 from workflow_scripts.errors import PlainError, plain_os_errors
 from workflow_scripts.prompts import inputs, locking
 from workflow_scripts.publishing.batches import batch_chunks, batch_names
-from workflow_scripts.reporting.forecast import disk_line
 from workflow_scripts.reporting.table import estimate_table, stand_ins, table
 from workflow_scripts.run import Run
 
@@ -50,8 +49,30 @@ class Plan:
         return {name: batch_chunks(name, chunks) for name in names}
 
     @property
+    def generates(self) -> bool:
+        """Whether answers are asked for; recorded ones are exported without chunks and without an account."""
+        return self.config.training.answers == "generated"
+
+    @property
+    def chunks(self) -> list[str]:
+        """The chunks that are to be there."""
+        return self.run.chunks() if self.generates else []
+
+    @property
+    def recorded_of(self) -> list[str]:
+        """The manifest, whose recorded answers are exported; nothing where answers are generated."""
+        return [] if self.generates else [str(self.run.manifest)]
+
+    @property
+    def account(self) -> list[str]:
+        """The account and the page that shows it, where there is one."""
+        return [str(path) for path in (self.run.summary, self.run.report)] if self.generates else []
+
+    @property
     def redrives(self) -> list[str]:
         """The redrives that the run's account counts: those that are finished, and the one that is asked for."""
+        if not self.generates:
+            return []
         return [*self.run.redrives(), *([self.redrive] if self.redrive else [])]
 
     def lost_chunk_files(self) -> list[str]:
@@ -60,7 +81,7 @@ class Plan:
         there = {path.name for path in folder.iterdir()} if folder.exists() else set()
         return [
             str(path)
-            for chunk in self.run.chunks()
+            for chunk in self.chunks
             if f"{chunk}.json" in there
             for path in (self.run.completions(chunk), self.run.failures(chunk))
             if path.name not in there
@@ -70,6 +91,8 @@ class Plan:
         """The plan with one more redrive, if that is `asked` for. PlainError if there is nothing to ask again."""
         if not asked:
             return self
+        if not self.generates:
+            raise PlainError("training.answers is recorded: no prompt is asked, and none can be asked again")
         if left := [chunk for chunk in self.run.chunks() if not self.run.sidecar(chunk).exists()]:
             raise PlainError(
                 f"{len(left)} of {len(self.run.chunks())} chunks are not finished: say the line without `redrive` "
@@ -286,18 +309,23 @@ def differing_keys(old: Any, new: Any, at: str = "") -> list[str]:
 
 
 @plain_os_errors()
-def begin(plan: Plan, *, keep_incomplete: bool) -> None:
+def begin(plan: Plan, rules: set[str], *, keep_incomplete: bool) -> None:
     """Before the first job: the run's lock, tidying up, its records, the store's check. No rule has them as input.
 
-    run.yaml is the config as run; lock.json, written once, binds what was resolved at first use.
+    run.yaml is the config as run; lock.json, written once, binds what was resolved at first use. `rules` are those of
+    the jobs that are to run: the doctor looks at what they need. For the target `doctor` alone nothing is begun.
     """
     if keep_incomplete:
         raise PlainError("--keep-incomplete makes a file that a crash cut short pass for a finished one; leave it out")
     run = plan.run
-    results_lock.take(run.results, run.name)
     # Without `use`: the jobs go by what the catalogue said at this start.
     values = plan.config.model_dump(exclude_unset=True, exclude={"sources": {"__all__": {"use"}}})
     text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    if "doctor" in rules:
+        files.write_bytes(run.folder / "doctor.yaml", text.encode())
+    if rules == {"doctor"}:
+        return
+    results_lock.take(run.results, run.name)
     files.write_bytes(run.folder / "run.yaml", text.encode())
     recovery.sweep(run)
     _redate(run)
@@ -307,12 +335,16 @@ def begin(plan: Plan, *, keep_incomplete: bool) -> None:
         from workflow_scripts.publishing.preflight import preflight
         from workflow_scripts.publishing.restore import restore_redrives
 
-        preflight(run)
+        try:
+            preflight(run)
+        except PlainError as error:
+            raise PlainError("\n".join([str(error), *_sources_too(run)])) from error
         if not plan.redrive and (fetched := restore_redrives(run)):
             raise PlainError(
                 f"the bucket holds what was asked again ({', '.join(fetched)}), which this start had not planned. "
                 f"It is here now: say the same line again"
             )
+    _see_the_doctor(run, rules)
     if not run.lock.exists():
         from workflow_scripts.sources.locking import lock_sources
 
@@ -327,9 +359,37 @@ def begin(plan: Plan, *, keep_incomplete: bool) -> None:
             publish_lock(run)
     files.read_json(run.lock, "sources", "identity")
     _link(run.results / plan.config.name, run.name)
-    if line := disk_line(run):
-        print(line, file=sys.stderr)
     _pass_on_sigterm()
+
+
+def _see_the_doctor(run: Run, rules: set[str]) -> None:
+    """Tell what this machine has in the way of the jobs that are to run. PlainError if that ends them.
+
+    If it does, what else is in the way is looked for too, so that all is told at once.
+    """
+    from workflow_scripts.doctor.examine import Needs, examine  # a plan doesn't need it
+    from workflow_scripts.doctor.findings import lines
+    from workflow_scripts.publishing.restore import published_paths
+
+    needs = Needs.of(rules)
+    published = published_paths(run)
+    sidecars = [run.sidecar(chunk) for chunk in run.chunks()]
+    if published and all(path.exists() or run.relative(path) in published for path in sidecars):
+        needs = replace(needs, servers=False)  # what is in the bucket is fetched, and nobody is asked
+    found = examine(run, needs, brief=True)
+    if any(finding.severity == "error" for finding in found):
+        whole = lines(examine(run, needs, brief=False))
+        raise PlainError("\n".join(["this run can't be made as things are:", *whole]))
+    for finding in found:
+        if finding.severity == "warning":
+            print(f"{finding.check}: {finding.text}", file=sys.stderr)
+
+
+def _sources_too(run: Run) -> list[str]:
+    """What is wrong with the sources, where the store is at fault already."""
+    from workflow_scripts.doctor import datasets
+
+    return [finding.text for finding in datasets.sources(run) if finding.severity == "error"]
 
 
 def _pass_on_sigterm() -> None:
@@ -372,7 +432,7 @@ def end(plan: Plan, asked: list[str]) -> None:
         raise PlainError("Snakemake planned a part only. " + HOW_TO_GO_ON)
     if str(plan.run.estimate) in asked:
         print(estimate_table(files.read_json(plan.run.estimate)), file=sys.stderr)
-    if plan.run.summary.exists():
+    if plan.generates and plan.run.summary.exists():
         for line in stand_ins(files.read_json(plan.run.manifest_json)):
             print(line, file=sys.stderr)
         print(table(files.read_json(plan.run.summary)), file=sys.stderr)

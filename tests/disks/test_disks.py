@@ -78,12 +78,12 @@ def test_results_fill_up_at_every_write(fresh: Project, mount: Callable[[Path, i
 
 
 def test_the_whole_project_fills_up(tmp_path: Path, mount: Callable[[Path, int], Disk]) -> None:
-    """Snakemake's own records too."""
+    """Snakemake's own records too, and a log of about 16 KB for each failed start: a step is more than that."""
     disk = mount(tmp_path / "disk", 80)
     project = Project.make(tmp_path / "disk" / "project")
     project.logs = tmp_path / "logs"
     project.env["STANDIN_LOG"] = str(tmp_path / "requests.jsonl")
-    walk(project, disk, step=16)
+    walk(project, disk, step=48)
 
 
 SAYS = "Read-only file system; make it writable", "can't be written to: nothing can be made there"

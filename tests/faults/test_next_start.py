@@ -28,7 +28,11 @@ def test_a_server_that_outlived_all_is_ended_even_if_nothing_is_to_be_done(prepa
     scheduler = pid_of_scheduler(prepared)
     supervisor = pid_of_supervisor(prepared)
     os.kill(run.pid, signal.SIGSTOP)  # no next chunk, and nobody who would notice
-    until(lambda: not [pid for pid, argv in processes_of(prepared.folder).items() if "generate" in argv])
+    until(
+        lambda: (
+            not [pid for pid, argv in processes_of(prepared.folder).items() if "workflow_scripts.completions" in argv]
+        )
+    )
     os.kill(supervisor, signal.SIGKILL)
     until(lambda: supervisor not in processes_of(prepared.folder))
     os.kill(run.pid, signal.SIGKILL)

@@ -4,6 +4,7 @@ One run of one server: each source is a case.
 """
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.integration.real_project import SECONDS, completions, real
 from tests.integration.tiny_qwen3 import AS_SENT, QUESTIONS, TOOL
 from tests.standin.project import Project
 from workflow_scripts import files
+from workflow_scripts.serving.environment import Environment
 
 ASKED = [QUESTIONS["math"][0], QUESTIONS["chat"][0], QUESTIONS["code"][0]]
 LABELS = ["math", "chat", "code"]
@@ -88,6 +90,7 @@ def made(tiny_qwen3: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     project.config["chunks"] = {"count": 1}
     own = {name: {"thinking": False} for name in DIRECT} | {"cut": {"max_tokens": 5}}
     project.config["sampling"] = {"temperature": 0.0, "max_tokens": 100, "thinking": True, "by_source": own}
+    project.config["training"] |= {"draft_vocabulary": 64}
     project.config["servers"]["args"] |= {"reasoning-parser": "qwen3", "tool-call-parser": "qwen25"}
     try:
         result = project.start().wait(SECONDS)
@@ -201,3 +204,14 @@ def test_each_turn_is_a_training_row_with_its_own_mask(rows: dict[str, list[Row]
         found = table[row["prompt_id"], number]
         assert found["input_ids"] == turn["prompt_token_ids"] + turn["response_token_ids"]
         assert found["loss_mask"] == [0] * len(turn["prompt_token_ids"]) + [1] * len(turn["response_token_ids"])
+
+
+def test_the_servers_environment_writes_what_torch_loads(made: Project, env: Environment) -> None:
+    (index,) = made.made.folder.glob("training/*/training.json")
+    paths = {entry["path"] for entry in files.read_json(index)["files"]}
+    assert paths >= {"d2t-64.npy", "t2d-64.npy", "token_freq.npy", "token_freq.pt", "vocab_mapping-64.pt"}
+    code = "import sys, torch; made = torch.load(sys.argv[1], weights_only=True); print(int(made['t2d'].sum()))"
+    done = subprocess.run(
+        [env.python, "-P", "-c", code, index.parent / "vocab_mapping-64.pt"], check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "64\n"

@@ -10,103 +10,28 @@ To start a server for a test:
    `launch.environ("sglang-cpu", key_file, [])`, its output in a file;
 5. wait for 200 from /health (20 to 40 s); SIGTERM ends it, its children with it, in 4 to 8 s.
 
-`start_server` below does 3 to 5. One server takes 1.6 GB (tiny) to 2.5 GB (SmolLM2) of memory.
+`sglang.py` does 3 to 5. One server takes 1.6 GB (tiny) to 2.5 GB (SmolLM2) of memory.
 """
 
 import json
-import os
-import secrets
-import signal
-import socket
-import subprocess
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from workflow_scripts import processes
-from workflow_scripts.serving import flags, launch, model
+from tests.integration.sglang import Server, sglang
+from workflow_scripts.serving import flags, gpu_flags, known_flags, launch, model
 from workflow_scripts.serving.environment import Environment
 
-
-@dataclass
-class Server:
-    process: subprocess.Popen[bytes]
-    url: str
-    key: str
-    log: Path
-
-    def get(self, path: str, key: str | None, body: dict[str, Any] | None = None) -> tuple[int, Any]:
-        """Status and JSON of a GET, or of a POST of `body`."""
-        request = urllib.request.Request(self.url + path, data=json.dumps(body).encode() if body else None)
-        request.add_header("Content-Type", "application/json")
-        if key is not None:
-            request.add_header("Authorization", f"Bearer {key}")
-        try:
-            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=120) as reply:
-                text = reply.read()
-                return reply.status, json.loads(text) if text else None
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, None
-
-    def chat(self, text: str, **options: Any) -> dict[str, Any]:
-        """The first choice of a greedy answer."""
-        body = {"model": "m", "messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 64}
-        status, reply = self.get("/v1/chat/completions", self.key, {**body, "return_token_ids": True, **options})
-        assert status == 200
-        choice: dict[str, Any] = reply["choices"][0]
-        return choice
+DATA = Path(__file__).parents[1] / "data"
 
 
 @pytest.fixture
 def start_server(env: Environment, tmp_path: Path) -> Iterator[Callable[[Path, dict[str, Any]], Server]]:
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(folder: Path, args: dict[str, Any]) -> Server:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        key, key_file, log = secrets.token_urlsafe(32), tmp_path / "key", tmp_path / "server.log"
-        with os.fdopen(os.open(key_file, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
-            file.write(key)
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                launch.command(env.python, launch.flags("sglang-cpu", args, folder, "m", port)),
-                env=launch.environ("sglang-cpu", key_file, []),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        started.append(process)
-        server = Server(process, f"http://127.0.0.1:{port}", key, log)
-        deadline = time.monotonic() + 300
-        while True:
-            assert process.poll() is None, log.read_text(errors="replace")[-3000:]
-            assert time.monotonic() < deadline, log.read_text(errors="replace")[-3000:]
-            try:
-                if server.get("/health", None)[0] == 200:
-                    return server
-            except OSError:
-                pass
-            time.sleep(0.5)
-
-    yield start
-    for process in started:
-        session = process.pid
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(30)
-        finally:
-            left = processes.end_all(lambda session=session: processes.session_members(session), 5)  # type: ignore[misc]
-            process.wait()
-        assert left == []
+    with ExitStack() as stack:
+        yield lambda folder, args: stack.enter_context(sglang(env, folder, args, tmp_path))
 
 
 def argv_of_all() -> str:
@@ -159,47 +84,22 @@ def test_the_tiny_qwen3_thinks(tiny_qwen3: Path, start_server: Callable[[Path, d
     assert direct["message"]["content"].strip() == "chat"
 
 
-OPTIONS = """
-import argparse, runpy, sys
-shims = runpy.run_path(sys.argv[1])
-from sglang.srt.server_args import ServerArgs
-parser = argparse.ArgumentParser()
-ServerArgs.add_cli_args(parser)
-print(*(option for action in parser._actions for option in action.option_strings))
-"""
-
-
 def test_every_flag_that_we_name_is_one_of_sglangs(env: Environment) -> None:
-    result = subprocess.run(
-        [env.python, "-P", "-c", OPTIONS, launch.LAUNCHER],
-        env={**os.environ, "DRAFTMILL_ENGINE": "sglang-cpu"},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    known = {word.removeprefix("--") for word in result.stdout.split()}
+    known = known_flags.listing(env, "sglang-cpu")
     ours = flags.SPEED_FLAGS | launch.MANAGED.keys() | launch.PARALLEL | launch.DEFAULTS["sglang-cpu"].keys()
-    assert ours - known == set()
     settings = {name.replace("_", "-") for name in (*launch.CONTENT_SETTINGS, *launch.SPEED_SETTINGS)}
-    assert settings - known == set()
+    renamed = {*known_flags.RENAMED.values(), *(name for name, _ in known_flags.RENAMED_VALUES)}
+    assert (ours | settings | renamed) - known.flags.keys() == set()
+    assert not known_flags.RENAMED.keys() & known.flags.keys()
 
 
-@pytest.mark.parametrize(
-    ("flag", "hint"),
-    [
-        ("--mamba-scheduler-strategy", "--mamba-radix-cache-strategy"),
-        ("--max-runing-requests", "--max-running-requests"),
-    ],
-)
-def test_a_flag_that_sglang_does_not_know_ends_the_start_plainly(
-    env: Environment, tmp_path: Path, flag: str, hint: str
-) -> None:
-    result = subprocess.run(
-        launch.command(env.python, ["--model-path", str(tmp_path), flag, "1"]),
-        env=launch.environ("sglang-cpu", Path(os.devnull), []),
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 1
-    assert f"error: SGLang 0.5.23 has no flag {flag}; did you mean {hint}" in result.stderr
-    assert "Traceback" not in result.stderr
+def test_the_table_for_gpus_names_flags_and_values_of_sglangs(env: Environment) -> None:
+    known = known_flags.listing(env, "sglang-cpu")
+    for line in gpu_flags.table():
+        for value in [line.value, *line.refused]:
+            assert known_flags.mistakes({line.flag: value}, known, []) == []
+
+
+def test_the_recorded_list_of_flags_is_sglangs(env: Environment) -> None:
+    recorded = known_flags.Known.from_json(json.loads((DATA / "sglang_flags.json").read_text()))
+    assert known_flags.listing(env, "sglang-cpu") == recorded

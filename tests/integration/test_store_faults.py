@@ -1,7 +1,9 @@
 """Publishing to a real S3 server through a network and a store that are ill: in the end everything is right."""
 
+import datetime
 import hashlib
 import random
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +17,7 @@ from tests.integration.real_store import credentials, make_run, raw_client, runn
 from tests.standin.s3_proxy import FAULTS, Proxy, Request, running_proxy
 from workflow_scripts import files, identity
 from workflow_scripts.errors import PlainError
-from workflow_scripts.publishing import preflight, publish, verify
+from workflow_scripts.publishing import preflight, publish, uploads, verify
 from workflow_scripts.publishing.clients import Access
 from workflow_scripts.publishing.store import Store, open_store
 from workflow_scripts.run import Run
@@ -194,6 +196,33 @@ def test_uploads_of_dead_jobs_are_aborted_and_no_others(run: Run, client: "S3Cli
     assert list(run.uploads.iterdir()) == []
 
 
+def test_uploads_on_no_file_are_aborted_only_below_the_run_and_when_old(
+    run: Run, client: "S3Client", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [f"demo/{run.name}/large", f"demo/{run.name}-other/large", "demo/large", "elsewhere/large"]
+    for key in keys:
+        client.create_multipart_upload(Bucket="draftmill", Key=key)
+
+    def left() -> set[str]:
+        return {upload["Key"] for upload in client.list_multipart_uploads(Bucket="draftmill").get("Uploads", [])}
+
+    preflight.preflight(run)
+    assert left() >= set(keys)
+    monkeypatch.setattr(uploads, "ABANDONED", datetime.timedelta(seconds=-1))
+    preflight.preflight(run)
+    assert keys[0] not in left() and left() >= set(keys[1:])
+
+
+def test_a_trial_that_another_machine_makes_now_is_not_aborted(run: Run, client: "S3Client") -> None:
+    """Each start tries, on the owner object, whether the store joins parts over an object."""
+    key = f"demo/{run.name}/owner.json"
+    trial = client.create_multipart_upload(Bucket="draftmill", Key=key)["UploadId"]
+    preflight.preflight(run)
+    left = client.list_multipart_uploads(Bucket="draftmill", Prefix=key)["Uploads"]
+    assert [upload["UploadId"] for upload in left] == [trial]
+    assert files.read_json(run.published_listing)["joins_once"] is True
+
+
 def test_jobs_killed_at_random_points_leave_nothing_wrong(access: Access, tmp_path: Path) -> None:
     """The short set of `python -m tests.faults.publishing_cycles`."""
     for number in range(2):
@@ -213,13 +242,32 @@ def test_verify_finds_what_was_done_to_the_bucket(run: Run, client: "S3Client") 
     client.delete_object(Bucket="draftmill", Key=f"{top}completions/00001.json")
     client.put_object(Bucket="draftmill", Key=f"{top}completions/00002.json", Body=b"x", Metadata={"run": run.name})
     client.put_object(Bucket="draftmill", Key=f"{top}completions/00003.json", Body=b"x", Metadata={"run": "theirs"})
-    client.put_object(Bucket="draftmill", Key=f"{top}stray", Body=b"x")
+    for stray in ("stray", "index.old.json", "completions/"):
+        client.put_object(Bucket="draftmill", Key=f"{top}{stray}", Body=b"x" if stray[-1] != "/" else b"")
     _, findings = verify.verify(run, store)
     assert findings.missing == ["completions/00001.json"]
     assert [line.split(" (")[0] for line in findings.changed] == ["completions/00002.json", "completions/00003.json"]
     assert "was" in findings.changed[0] and "it is of run theirs now" in findings.changed[1]
-    assert findings.foreign == ["stray (of no run, on no receipt)"]
+    strays = ["completions/", "index.old.json", "stray"]
+    assert sorted(findings.foreign) == [f"{path} (of no run, on no receipt)" for path in strays]
     assert findings.lines()[0] == "missing: completions/00001.json"
+
+
+def test_verify_finds_an_index_that_was_replaced(run: Run, client: "S3Client") -> None:
+    write_start(run)
+    for chunk in run.chunks():
+        write_chunk(run, chunk)
+    store = open_store(run)
+    publish_receipts(run, store)
+    receipt = run.folder / "published" / identity.publish_hash(run.config) / "index.json"
+    files.write_json(receipt, {"objects": [store.create(b'{"objects":[]}', "index.json")]})
+    client.put_object(Bucket="draftmill", Key=store.key("index.json"), Body=b"{}")
+    for deep in (False, True):
+        _, findings = verify.verify(run, store, deep)
+        assert [line.split(" (")[0] for line in findings.lines()] == ["changed: index.json"]
+    shutil.rmtree(receipt.parent)  # then nothing tells what was published
+    with pytest.raises(PlainError, match=r"has no receipts, and .*index\.json at .* is not there, or not the run's"):
+        verify.verify(run, store)
 
 
 def publish_receipts(run: Run, store: Store) -> None:

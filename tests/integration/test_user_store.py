@@ -149,8 +149,9 @@ WRONG_REGION = (
         (400, "application/xml", WRONG_REGION, "publish.region"),
         (200, "text/html", b"<html><body><p>Welcome</body></html>", "no answer of S3's.*publish.endpoint_url"),
         (404, "text/html", b"<html>not here</html>", "404 .*no answer of S3's"),
+        (301, "text/html", b"<html>moved</html>", "sends every request to another address.*publish.endpoint_url"),
     ],
-    ids=["region", "html", "html404"],
+    ids=["region", "html", "html404", "moved"],
 )
 def test_a_wrong_region_or_server_is_one_plain_line(
     server: Access, as_: Any, tmp_path: Path, status: int, kind: str, text: bytes, words: str

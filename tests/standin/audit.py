@@ -125,7 +125,7 @@ def _audit_training(run: Run, completions: list[Any]) -> None:
     for entry in files.read_json(index)["files"]:
         path = index.parent / entry["path"]
         assert entry["sha256"] == files.sha256_file(path)
-        rows += pq.read_table(path).to_pylist()
+        rows += pq.read_table(path).to_pylist() if path.suffix == ".parquet" else []
     assert len(rows) == len(expected)
     found = {(row["prompt_id"], row["sample"], row["turn"]): (row["input_ids"], row["loss_mask"]) for row in rows}
     assert found == expected

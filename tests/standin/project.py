@@ -139,7 +139,7 @@ class Project:
         project.write_rows("chats", chats)
         project.make_model(VOCABULARY)
         files.write_bytes(folder / "model" / "model.safetensors", b"no weights")
-        python = project.home / "envs" / environment._named("sglang-cpu").folder.name / "bin" / "python"
+        python = project.home / "envs" / environment.named("sglang-cpu").folder.name / "bin" / "python"
         files.write_bytes(python, PYTHON.format(root=ROOT, python=sys.executable).encode(), mode=0o755)
         files.write_json(python.parents[1] / environment.MARKER, {"name": "sglang-cpu", "bytes": 0})
         return project

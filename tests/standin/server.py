@@ -42,6 +42,7 @@ from uuid import uuid4
 
 from aiohttp import web
 
+FLAGS = Path(__file__).parents[1] / "data" / "sglang_flags.json"  # as SGLang 0.5.23 lists them
 END = 2
 AWAY, TAKEN = Path("away"), Path("taken")  # in the server's folder: until when, and whether it was
 FOREIGN_ID = 259  # the first that is not in the vocabulary
@@ -306,10 +307,14 @@ def start_scheduler() -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="A stand-in for SGLang.")
-    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--list-flags", action="store_true")
     parser.add_argument("--max-running-requests", type=int, default=16)
     parser.add_argument("--context-length", type=int, default=4096)
     args, _ = parser.parse_known_args()
+    if args.list_flags:
+        print(FLAGS.read_text())
+        return
     key_file = os.environ.get("DRAFTMILL_SERVER_KEY_FILE")
     key = Path(key_file).read_text().strip() if key_file else None
     own = f"STANDIN_FAULTS_{Path.cwd().name}"

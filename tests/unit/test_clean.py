@@ -123,6 +123,17 @@ def test_a_superseded_run_goes_only_when_it_is_published_whole(results: Path) ->
     assert "results/mine-1" not in found(results)
 
 
+@pytest.mark.parametrize("name", ["completions/r1.json", "journal/r1.jsonl"])
+def test_a_superseded_run_stays_for_what_was_asked_again_and_is_not_published(results: Path, name: str) -> None:
+    old = make_run(results, "mine-1", WHOLE)
+    make_run(results, "mine-2", WHOLE)
+    (results / "mine").symlink_to("mine-2")
+    files.write_bytes(old.folder / name, b"{}\n")
+    assert "results/mine-1" not in found(results)
+    make_run(results, "mine-1", [*WHOLE, "completions/r1.json"])
+    assert "results/mine-1" in found(results)
+
+
 def test_what_the_store_does_not_have_any_more_stays(
     results: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,7 @@ from botocore.awsrequest import AWSResponse
 from botocore.compat import HTTPHeaders
 
 from workflow_scripts.config import Publish
+from workflow_scripts.errors import PlainError
 from workflow_scripts.publishing import clients
 from workflow_scripts.publishing.clients import Access
 
@@ -125,6 +126,35 @@ def test_storage_class_key_and_headers_go_where_they_belong(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
+    ("environment", "profile", "words"),
+    [
+        ({"AWS_ENDPOINT_URL_S3": "nonsense"}, "", "Invalid endpoint: nonsense.*AWS_ENDPOINT_URL_S3"),
+        (
+            {"AWS_WEB_IDENTITY_TOKEN_FILE": "/nowhere/token", "AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/x"},
+            "",
+            "/nowhere/token",
+        ),
+        ({}, "credential_process = /nowhere/program", "/nowhere/program"),
+        ({}, "credential_process = echo no-json", "can't be used.*AWS_PROFILE"),
+    ],
+    ids=["endpoint", "token", "program", "answer"],
+)
+def test_ambient_settings_that_cannot_be_used_are_one_plain_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], profile: str, words: str
+) -> None:
+    for name in AMBIENT:
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "config").write_text(f"[default]\n{profile}\n")
+    for name, value in {**environment, "AWS_CONFIG_FILE": str(tmp_path / "config")}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(PlainError, match=words) as caught:
+        clients.configured(Publish.model_validate({"store": "s3", "bucket": "bucket"}))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"storage_class": "DEEP_ARCHIVE"}, "can't be read back"),
@@ -135,6 +165,16 @@ def test_storage_class_key_and_headers_go_where_they_belong(monkeypatch: pytest.
         ({"headers": {"bad name": "x"}}, "is no header"),
         ({"headers": {"x-a": "1\r\nx-b: 2"}}, "is no header"),
         ({"prefix": "a/b/", "protect": ["a"]}, "meets the protected prefix"),
+        *(
+            ({"prefix": prefix}, "is no prefix")
+            for prefix in ("/", "/a", "a//b", "..", "a/..", "./a", "a/./b", "a\\b", "a\nb", "\u202ea", " a", "a /b")
+        ),
+        ({"prefix": "\u00e9" * 401}, "has 802 bytes"),
+        *(
+            ({"prefix": "a/b/", "protect": [protected]}, "would protect nothing")
+            for protected in ("s3://bucket/a/", "a/*", "./a", "x/../a", " a", "a\\", "a\n")
+        ),
+        ({"prefix": "a/b/", "protect": ["/"]}, "would protect the whole bucket"),
     ],
 )
 def test_settings_that_would_harm_are_refused(settings: dict[str, Any], words: str) -> None:

@@ -319,3 +319,27 @@ def test_a_default_sampling_says_nothing() -> None:
 def test_whole_conversations_need_a_tokenizer() -> None:
     with pytest.raises(PlainError, match="turns: all needs a tokenizer"):
         config.parse(with_changes({"prompts": {"turns": "all"}, "model.tokenizer": "none"}), "my.yaml")
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"training.source_rows": {"z": 1}}, "training.source_rows.z: no such source; there is a"),
+        ({"training.source_rows": {"a": 0}}, "training.source_rows.a: 0 should be greater than or equal to 1"),
+        ({"training.longer": "left"}, "training.longer: 'left'"),
+        ({"training.formats": []}, "training.formats: must not be empty"),
+        ({"training.formats": ["arrow"]}, "training.formats.0: 'arrow'"),
+        (
+            {"training.answers": "recorded", "model.tokenizer": "none"},
+            "training.answers: recorded needs a tokenizer, and model.tokenizer is none",
+        ),
+        (
+            {"training.answers": "recorded", "publish": {"store": "s3", "bucket": "bucket"}},
+            "training.answers: recorded exports off-policy rows",
+        ),
+    ],
+)
+def test_mistakes_in_training(changes: dict[str, Any], line: str) -> None:
+    with pytest.raises(PlainError) as caught:
+        config.parse(with_changes(changes), "my.yaml")
+    assert any(found.startswith(f"my.yaml: {line}") for found in str(caught.value).splitlines()), caught.value

@@ -202,6 +202,14 @@ def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
+def said_by(pid: int) -> str:
+    """A process' command line; "" once it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
 def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
@@ -256,7 +264,7 @@ def test_nobody_builds_while_a_dead_builders_child_still_writes(
 ) -> None:
     builder = start_builder("slow", "import time; time.sleep(600)")
     wait_until(lambda: list(files.cache_home().glob("envs/tiny-*/lib/*/site-packages/tinypkg.py")))
-    wait_until(lambda: any("sleep" in Path(f"/proc/{c}/cmdline").read_text() for c in children(builder.pid)))
+    wait_until(lambda: any("sleep" in said_by(child) for child in children(builder.pid)))
     (lock,) = files.cache_home().glob("envs/tiny-*.lock")
     (child,) = children(builder.pid)
     inherited = [str(path.readlink()) for path in Path(f"/proc/{child}/fd").iterdir()]

@@ -44,6 +44,7 @@ def run_name(**changes: Any) -> str:
         {"servers": {"count": 4, "leases": 3, "start_timeout": 5, "args": {"mem-fraction-static": 0.5}}},
         {"publish": {"store": "embedded", "bucket": "bkt"}},
         {"training": {"max_tokens": 5}},
+        {"training": {"answers": "recorded", "formats": ["jsonl"], "draft_vocabulary": 9}},
         {"results": "elsewhere"},
         {"sampling": {"temperature": 0.7}},
         {"prompts": {"allow_short": True}},

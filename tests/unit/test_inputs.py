@@ -309,11 +309,11 @@ def test_a_start_that_fails_leaves_the_link_alone(project: Path, monkeypatch: py
     monkeypatch.setattr(start, "_pass_on_sigterm", lambda: None)
     monkeypatch.setattr(recovery, "on_clock_set_back", lambda then: None)
     good = plan()
-    start.begin(good, keep_incomplete=False)
+    start.begin(good, set(), keep_incomplete=False)
     link = project / "results" / "m"
     assert link.readlink() == Path(good.run.name)
     with pytest.raises(PlainError, match="neither first_id nor a conversation"):
-        start.begin(plan(exclude=["old"]), keep_incomplete=False)
+        start.begin(plan(exclude=["old"]), set(), keep_incomplete=False)
     assert link.readlink() == Path(good.run.name)
 
 

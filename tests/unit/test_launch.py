@@ -1,7 +1,6 @@
 """From the config to a server's command line, environment and GPUs, and what it grants."""
 
 import json
-import os
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,13 +23,17 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
+def flag_words(*args: Any, **kwargs: Any) -> list[str]:
+    return launch.words(launch.flags(*args, **kwargs))
+
+
 def after(words: list[str], flag: str) -> str:
     assert words.count(flag) == 1
     return words[words.index(flag) + 1]
 
 
 def test_the_engines_defaults_and_what_is_ours(model: Path) -> None:
-    words = launch.flags("sglang-cpu", {}, model, "served", 4321)
+    words = flag_words("sglang-cpu", {}, model, "served", 4321)
     assert after(words, "--host") == "127.0.0.1"
     assert after(words, "--port") == "4321"
     assert after(words, "--model-path") == str(model)
@@ -39,7 +42,7 @@ def test_the_engines_defaults_and_what_is_ours(model: Path) -> None:
     assert after(words, "--max-running-requests") == "16"
     assert {"--enable-metrics", "--sleep-on-idle"} <= set(words)
     assert "--dtype" not in words
-    assert "--device" not in launch.flags("sglang", {}, model, "served", 4321)
+    assert "--device" not in flag_words("sglang", {}, model, "served", 4321)
 
 
 def test_the_users_args_win(model: Path) -> None:
@@ -54,7 +57,7 @@ def test_the_users_args_win(model: Path) -> None:
         "reasoning-parser": "qwen3",
         "max-lora-rank": -1,
     }
-    words = launch.flags("sglang-cpu", args, model, "served", 4321)
+    words = flag_words("sglang-cpu", args, model, "served", 4321)
     assert after(words, "--max-running-requests") == "64"
     assert not {"--sleep-on-idle", "--max-total-tokens", "--cuda-graph-bs-decode"} & set(words)
     assert after(words, "--mem-fraction-static") == "0.85"
@@ -63,17 +66,24 @@ def test_the_users_args_win(model: Path) -> None:
     assert "--max-lora-rank=-1" in words  # a value that looks like a flag
 
 
+def test_the_hardwares_flags_lie_between_the_engines_and_the_users(model: Path) -> None:
+    hardware = {"attention-backend": "flashinfer", "disable-radix-cache": True}
+    words = flag_words("sglang", {"disable-radix-cache": False}, model, "m", 1, hardware=hardware)
+    assert after(words, "--attention-backend") == "flashinfer"
+    assert "--disable-radix-cache" not in words
+
+
 def test_float32_stays_float32_on_the_cpu(model: Path) -> None:
     (model / "config.json").write_text('{"dtype": "float32"}')
-    assert after(launch.flags("sglang-cpu", {}, model, "m", 1), "--dtype") == "float32"
-    assert after(launch.flags("sglang-cpu", {"dtype": "bfloat16"}, model, "m", 1), "--dtype") == "bfloat16"
-    assert "--dtype" not in launch.flags("sglang", {}, model, "m", 1)
+    assert after(flag_words("sglang-cpu", {}, model, "m", 1), "--dtype") == "float32"
+    assert after(flag_words("sglang-cpu", {"dtype": "bfloat16"}, model, "m", 1), "--dtype") == "bfloat16"
+    assert "--dtype" not in flag_words("sglang", {}, model, "m", 1)
 
 
 def test_a_server_of_several_gpus_is_tensor_parallel_unless_told(model: Path) -> None:
-    assert after(launch.flags("sglang", {}, model, "m", 1, 4), "--tp-size") == "4"
-    assert "--tp-size" not in launch.flags("sglang", {"dp-size": 4}, model, "m", 1, 4)
-    assert "--tp-size" not in launch.flags("sglang", {}, model, "m", 1, 1)
+    assert after(flag_words("sglang", {}, model, "m", 1, 4), "--tp-size") == "4"
+    assert "--tp-size" not in flag_words("sglang", {"dp-size": 4}, model, "m", 1, 4)
+    assert "--tp-size" not in flag_words("sglang", {}, model, "m", 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +103,7 @@ def test_flags_that_are_ours_are_refused(model: Path, name: str, instead: str) -
 def test_the_command_runs_the_launcher_and_holds_no_secret(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = launch.command(Path("/env/bin/python"), ["--port", "1"])
+    command = launch.command(Path("/env/bin/python"), {"port": 1})
     assert command[:2] == ["/env/bin/python", "-P"]
     assert Path(command[2]).is_file()
     for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "DRAFTMILL_SERVER_KEY", "db_password", "PYTHONPATH"):
@@ -105,50 +115,17 @@ def test_the_command_runs_the_launcher_and_holds_no_secret(
     assert environ["DRAFTMILL_SERVER_KEY_FILE"] == str(tmp_path / "key")
     assert environ["DRAFTMILL_ENGINE"] == "sglang-cpu"
     assert environ["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    more = launch.environ("sglang", tmp_path / "key", [], {"CUDA_HOME": "/env/cu13"})
+    assert more["CUDA_HOME"] == "/env/cu13"
 
 
-@pytest.fixture
-def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tool = tmp_path / "bin" / "nvidia-smi"
-    tool.parent.mkdir()
-    listing = "".join(f"GPU {n}: NVIDIA H100 (UUID: GPU-{n})\\n  MIG 1g.10gb (UUID: MIG-{n})\\n" for n in range(4))
-    tool.write_text(f"#!/bin/sh\n[ \"$1\" = -L ] && printf '{listing}'\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-
-
-@pytest.mark.parametrize(
-    ("allowed", "gpus"),
-    [
-        (None, ["0", "1", "2", "3"]),
-        ("2, 3", ["2", "3"]),
-        ("", []),
-        ("-1", []),
-        ("1,9,2", ["1"]),
-        ("GPU-1,MIG-2", ["GPU-1", "MIG-2"]),
-    ],
-)
-def test_visible_gpus_are_read_as_cuda_reads_them(
-    four_gpus: None, monkeypatch: pytest.MonkeyPatch, allowed: str | None, gpus: list[str]
-) -> None:
-    if allowed is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", allowed)
-    assert launch.visible_gpus() == gpus
-    assert launch.gpu_count() == len(gpus)
-
-
-def test_no_gpus_without_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    assert launch.gpu_count() == 0
-
-
-def test_each_server_has_its_own_gpus() -> None:
-    visible = ["4", "5", "6", "7"]
-    assert [launch.gpus_of(server, 2, visible) for server in (0, 1)] == [["4", "5"], ["6", "7"]]
-    with pytest.raises(PlainError, match="server 2 needs 2 GPU"):
-        launch.gpus_of(2, 2, visible)
+def test_a_command_is_shown_so_that_it_can_be_typed() -> None:
+    argv = ["/env/bin/python", "-P", "x.py", "--chat-template", "a b.jinja"]
+    assert (
+        launch.shown(argv, ["2", "3"]) == "CUDA_VISIBLE_DEVICES=2,3 /env/bin/python -P x.py --chat-template 'a b.jinja'"
+    )
+    assert launch.shown(argv[:1], []) == "/env/bin/python"
 
 
 KEY = "sk-secret"
@@ -220,6 +197,11 @@ def test_granted_reads_what_was_granted_and_never_the_key(
     assert granted.content["kv_cache_dtype"] == "fp8_e5m2"
     assert granted.speed["attention_backend"] == "triton"
     assert KEY not in repr(granted)
+    line = launch.granted_line(granted, {"context-length": 9000, "max-running-requests": None})
+    assert line == (
+        "32 seats (asked: as many as fit), 65,536 tokens of cache, a context of 8,192 (asked: 9000), "
+        "attention-backend triton"
+    )
 
 
 def test_a_refused_key_is_told_without_it(serve: Callable[[Answers], str]) -> None:

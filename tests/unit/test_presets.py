@@ -40,7 +40,7 @@ def test_the_expansion_has_the_amounts_of_its_run() -> None:
     }
     assert parsed.prompts.total == 193010 <= sum(takes(parsed).values())
     assert parsed.chunk_count() == 387
-    assert parsed.sampling.thinking and len(parsed.servers.urls) == 8
+    assert parsed.sampling.thinking and parsed.servers.count == 8
     assert parsed.publish.protect == ["completions/"]
 
 

@@ -3,6 +3,7 @@ from botocore.exceptions import (
     BotoCoreError,
     ClientError,
     EndpointConnectionError,
+    HTTPClientError,
     NoCredentialsError,
     ProfileNotFound,
     SSLError,
@@ -31,6 +32,7 @@ def answer(code: str, message: str = "") -> ClientError:
         (answer("502"), "publish.endpoint_url"),
         (NoCredentialsError(), "AWS_PROFILE"),
         (ProfileNotFound(profile="p"), "AWS_PROFILE"),
+        (HTTPClientError(error="Invalid header value b'AWS4 Credential=k\\n, Signature=s'"), "hold a line break"),
         (EndpointConnectionError(endpoint_url="http://h"), "publish.endpoint_url"),
     ],
 )
@@ -38,7 +40,7 @@ def test_every_error_is_one_line_with_where_and_what_to_do(error: BotoCoreError 
     with pytest.raises(PlainError) as caught, s3_errors.plain("s3://bucket/key"):
         raise error
     line = str(caught.value)
-    assert line.startswith("s3://bucket/key: ") and words in line and "\n" not in line
+    assert line.startswith("s3://bucket/key: ") and words in line and "\n" not in line and "Signature=" not in line
 
 
 def test_our_own_mistakes_are_not_hidden() -> None:

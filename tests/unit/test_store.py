@@ -1,4 +1,4 @@
-"""Keys and digests; what needs a server is in tests/integration/test_publishing.py."""
+"""Keys and digests; what needs a server is in tests/integration."""
 
 from pathlib import Path
 
@@ -42,7 +42,9 @@ def test_a_protected_prefix_is_refused_above_and_below(prefix: str, protected: s
         store(prefix, (protected,)).key("completions/00000.json")
 
 
-@pytest.mark.parametrize("protected", ["completions/", "demo-1a2b3c4", "demo", "a", "demo-1a2b3c4d/completions/0"])
+@pytest.mark.parametrize(
+    "protected", ["completions/", "Demo-1A2B3C4D", "demo-1a2b3c4", "demo", "a", "demo-1a2b3c4d/completions/0"]
+)
 def test_a_prefix_that_only_begins_alike_is_no_wall(protected: str) -> None:
     assert store("", (protected,)).key("completions/00000.json") == "demo-1a2b3c4d/completions/00000.json"
 

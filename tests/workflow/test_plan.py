@@ -115,7 +115,7 @@ def test_keep_incomplete_is_refused(fresh: Project) -> None:
 
 
 def test_a_second_run_is_refused_and_told_by_whom(prepared: Project) -> None:
-    first = prepared.start(STANDIN_FAULTS='{"delay": 2}')
+    first = prepared.start(STANDIN_FAULTS='{"slow_on": {"Question 7?": 30}}')  # long enough for three more starts
     prepared.wait_for_answers(1)
     run = prepared.made.name
 

@@ -2,8 +2,11 @@
 
 import json
 import shutil
+from pathlib import Path
 
+from tests.integration.real_store import embedded_store
 from tests.standin.project import Project
+from tests.workflow.bucket_copy import download, load
 from workflow_scripts import files
 from workflow_scripts.serving.environment import Environment
 
@@ -49,7 +52,7 @@ def test_a_redrive_of_an_unfinished_run_is_refused(prepared: Project) -> None:
     assert prepared.requests() == []
 
 
-def test_a_redrive_is_published_and_fetched(prepared: Project, seaweedfs: Environment) -> None:
+def test_a_redrive_is_published_and_fetched(prepared: Project, seaweedfs: Environment, tmp_path: Path) -> None:
     (prepared.home / "envs" / seaweedfs.folder.name).symlink_to(seaweedfs.folder)
     prepared.config["publish"] = {"store": "embedded", "bucket": "draftmill", "prefix": "small/"}
     prepared.finish(STANDIN_FAULTS=failing("Chat 5?"))
@@ -60,6 +63,13 @@ def test_a_redrive_is_published_and_fetched(prepared: Project, seaweedfs: Enviro
     assert "index.2.json" in {item["path"] for item in receipts["index.json"]}
     assert {path.name: path.read_bytes() for path in prepared.made.folder.glob("published/*/0000.json")} == published
     assert files.read_json(prepared.made.summary)["failures"] == 0
+
+    with embedded_store(prepared.made) as client:
+        copy = download(client, prepared.made, tmp_path / "copy")
+    assert len(set(load(str(copy), copy)["prompt_id"])) == 24  # by the first card, which is the one that is read
+    cards = [(copy / name).read_text() for name in ("README.md", "README.2.md")]
+    assert "23 completions of 24 prompts" in cards[0] and "1 ended without one" in cards[0]
+    assert "24 completions of 24 prompts" in cards[1] and "0 ended without one" in cards[1]
 
     asked = len(prepared.requests())
     made = {path: path.read_bytes() for path in prepared.made.chunk_files("r1")}

@@ -16,8 +16,8 @@ def main() -> None:
     with starting(folder / "servers"):
         from workflow_scripts.completions.generate import generate
         from workflow_scripts.run import Run
-    with timed(folder, "completions"):
-        generate(Run.holding(sidecar), sidecar.stem)
+    with timed(folder, "completions") as times:
+        times["tokens"] = generate(Run.holding(sidecar), sidecar.stem)
 
 
 if __name__ == "__main__":

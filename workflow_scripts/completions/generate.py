@@ -17,14 +17,16 @@ from workflow_scripts.records import Prompt
 from workflow_scripts.run import Run, is_redrive
 
 
-def generate(run: Run, chunk: str) -> None:
+def generate(run: Run, chunk: str) -> int:
     """Make a chunk's three files: fetched if the bucket has them, else from its journal and the servers.
+
+    Returns the output tokens that were made here.
 
     Raises PlainError, and publishes nothing, while any prompt is neither answered nor failed for good.
     """
     if restore_chunk(run, chunk):
         say(f"chunk {chunk}: fetched from the bucket and verified")
-        return
+        return 0
     path = prompts_file(run, chunk)
     prompts: list[Prompt] = list(files.read_jsonl_zst(path))
     keys = redrive.owed(run, chunk) if is_redrive(chunk) else expected_keys(prompts, run.config.sampling.n)
@@ -39,6 +41,7 @@ def generate(run: Run, chunk: str) -> None:
         raise PlainError(f"chunk {chunk}: another process writes its journal ({error}); it must end first") from error
     failed = f", {sidecar['failures']['rows']} failed" if sidecar["failures"]["rows"] else ""
     say(f"chunk {chunk}: {sidecar['completions']['rows']:,} completions, {sidecar['output_tokens']:,} tokens{failed}")
+    return sidecar["output_tokens"]
 
 
 def prompts_file(run: Run, chunk: str) -> Path:

@@ -93,11 +93,17 @@ class Config(Section):
             )
         if self.model.tokenizer == "none":
             for key, given in (
-                ("max_prompt_tokens", self.prompts.max_prompt_tokens is not None),
-                ("turns: all", self.prompts.turns == "all"),
+                ("prompts.max_prompt_tokens", self.prompts.max_prompt_tokens is not None),
+                ("prompts.turns: all", self.prompts.turns == "all"),
+                ("training.answers: recorded", self.training.answers == "recorded"),
             ):
                 if given:
-                    raise ValueError(f"prompts.{key} needs a tokenizer, and model.tokenizer is none; leave one out")
+                    raise ValueError(f"{key} needs a tokenizer, and model.tokenizer is none; leave one out")
+        if self.training.answers == "recorded" and self.publish.store != "none":
+            raise ValueError(
+                "training.answers: recorded exports off-policy rows, and a run's prefix in a store is for what its "
+                "model answered; set publish.store: none, and copy the training folder yourself"
+            )
         total = self.prompts.total
         takes = [source.take for source in self.sources.values() if source.take != "all"]
         if (
@@ -118,9 +124,11 @@ class Config(Section):
     def _check_by_source(self) -> None:
         stand_ins = (name for source in self.sources.values() for name in source.substitutes)
         known = {*self.sources, *stand_ins, *self.prompts.fill}
-        for name in self.sampling.by_source:
+        named = [("sampling.by_source", name) for name in self.sampling.by_source]
+        named += [("training.source_rows", name) for name in self.training.source_rows]
+        for key, name in named:
             if name not in known:
-                raise ValueError(f"sampling.by_source.{name}: no such source; there is {', '.join(sorted(known))}")
+                raise ValueError(f"{key}.{name}: no such source; there is {', '.join(sorted(known))}")
 
     def _check_stand_ins(self) -> None:
         """A manifest tells shards by name, so that one name must mean one dataset, read in one way."""

@@ -178,7 +178,10 @@ class Servers(Section):
     """The model servers: launched here, one per GPU, or running already at `urls`."""
 
     engine: Literal["sglang", "sglang-cpu"] = Field(
-        "sglang", description="what is built and launched; sglang needs servers.urls so far"
+        "sglang", description="what is built and launched: SGLang on GPUs, or on the CPU"
+    )
+    python: HomePath | None = Field(
+        None, description="the Python of an environment of your own with SGLang in it; null: the pinned one is built"
     )
     count: Count | Literal["auto"] = Field("auto", description="servers to launch; auto: one per gpus_per_server GPUs")
     gpus_per_server: Count = Field(1, description="GPUs of one server")

@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from workflow_scripts.config.fields import Count, Section, Text, plain_url
+from workflow_scripts.config.fields import Count, Name, Section, Text, plain_url
 from workflow_scripts.records import TurnClass
 
+Longer = Literal["right", "supervised", "drop"]
+LONGER: tuple[Longer, ...] = get_args(Longer)
 KEPT: tuple[TurnClass, ...] = ("complete", "tool_call", "cut_in_answer")
 HEADER = re.compile(r"[a-z0-9-]+")
 # What publishing sets itself, or what is a secret.
@@ -17,6 +19,8 @@ OWN_HEADERS = re.compile(
     r"content-.*|checksum-.*|sdk-.*|meta-.*|storage-class|server-side-encryption.*)|.*(secret|password|token|api-?key).*"
 )
 ARCHIVES = ("GLACIER", "DEEP_ARCHIVE")
+# S3's keys have 1024 bytes; RUN has 73 at most, and the paths below it stay far below the rest.
+PREFIX_BYTES = 800
 
 
 def meets(folder: str, protected: str) -> bool:
@@ -28,6 +32,13 @@ def meets(folder: str, protected: str) -> bool:
 def protected_by(folder: str, protect: Iterable[str]) -> str | None:
     """The first protected prefix that `folder` meets."""
     return next((protected for protected in protect if meets(folder, protected)), None)
+
+
+def _is_folder(path: str) -> bool:
+    """Whether a key's parts mean the same to every store: some take `.`, `..`, empty parts and `\\` as paths do."""
+    return path.isprintable() and all(
+        part == part.strip() and part.strip(".") and "\\" not in part for part in path.split("/")
+    )
 
 
 class Publish(Section):
@@ -58,9 +69,24 @@ class Publish(Section):
     @field_validator("prefix")
     @classmethod
     def _folder(cls, prefix: str) -> str:
-        if prefix.startswith("/") or ".." in prefix.split("/") or "//" in prefix:
+        if prefix and not _is_folder(prefix.removesuffix("/")):
             raise ValueError(f"{prefix!r} is no prefix: write it as folder/ or folder/folder/")
+        if len(prefix.encode()) > PREFIX_BYTES:
+            raise ValueError(f"has {len(prefix.encode())} bytes; {PREFIX_BYTES} leave room for the rest of a key")
         return prefix if not prefix or prefix.endswith("/") else prefix + "/"
+
+    @field_validator("protect")
+    @classmethod
+    def _walls(cls, protect: list[str]) -> list[str]:
+        for protected in protect:
+            if not protected.strip("/"):
+                raise ValueError("an empty prefix would protect the whole bucket")
+            if not _is_folder(protected.strip("/")) or any(sign in protected for sign in "*?["):
+                raise ValueError(
+                    f"{protected!r} would protect nothing: write it as folder/ or folder/folder/, without the bucket "
+                    f"and without wildcards"
+                )
+        return protect
 
     @field_validator("storage_class")
     @classmethod
@@ -89,16 +115,31 @@ class Publish(Section):
             raise ValueError("`bucket` is missing")
         if self.store != "none":
             for protected in self.protect:
-                if not protected.strip("/"):
-                    raise ValueError("`protect` holds an empty prefix: it would protect the whole bucket")
                 if self.prefix and meets(self.prefix, protected):
                     raise ValueError(f"prefix {self.prefix!r} meets the protected prefix {protected!r}; choose another")
         return self
 
 
 class Training(Section):
-    """Which turns become training rows."""
+    """Which turns become training rows, and in which files."""
 
-    max_tokens: Count = Field(4096, description="longer rows are cut at the right")
-    min_supervised_tokens: Count = Field(32, description="rows with fewer are dropped; two blocks of 16")
+    answers: Literal["generated", "recorded"] = Field(
+        "generated",
+        description="recorded: nothing is generated; the datasets' own answers, which are off-policy, become rows",
+    )
     keep: list[TurnClass] = Field(list(KEPT), description="classes of turns to keep")
+    min_supervised_tokens: Count = Field(32, description="rows with fewer are dropped; two blocks of 16")
+    max_tokens: Count = Field(4096, description="the window: most tokens of a row")
+    longer: Longer = Field(
+        "right",
+        description="rows over max_tokens: cut at the right; cut so that most supervised tokens stay; or drop",
+    )
+    source_rows: dict[Name, Count] = Field(
+        default_factory=dict, description="by a source's name: its rows at most, the first in the manifest's order"
+    )
+    formats: list[Literal["parquet", "jsonl", "conversations"]] = Field(
+        ["parquet"], min_length=1, description="parquet and jsonl hold token ids; conversations hold text"
+    )
+    draft_vocabulary: Count | None = Field(
+        None, description="also count the supervised tokens, and map a draft vocabulary of so many of them"
+    )

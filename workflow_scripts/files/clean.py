@@ -122,7 +122,9 @@ def _superseded(run: Run, published: Published) -> Item | None:
     name = run.config.name
     link = run.results / name
     current = link.resolve() if link.is_symlink() else run.folder.resolve()
-    sidecars = {run.relative(path) for path in run.folder.glob("completions/[0-9]*[0-9].json")}
+    # Of redrives too, and of what was only begun: its journal holds answers.
+    answered = [*run.folder.glob("completions/[!.]*.json"), *run.folder.glob("journal/*.jsonl")]
+    sidecars = {run.relative(run.sidecar(path.stem)) for path in answered}
     if current != run.folder.resolve() and published.has({"index.json", *sidecars, *published.paths}):
         return Item(run.folder, f"published whole; {name} is now {current.name}", _size(run.folder))
     return None

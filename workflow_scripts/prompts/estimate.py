@@ -25,6 +25,7 @@ EARLIER_CHUNKS = 8  # of each, evenly spaced
 SAMPLED_PROMPTS = 4000
 CHARACTERS_PER_TOKEN = 4
 STORED_BYTES_PER_TOKEN = 4  # of an answer: in its compressed chunk and its training shard
+BYTES_OF_FORMAT = {"parquet": 0, "jsonl": 8, "conversations": 4}  # more for a token of a training row, prompts' too
 
 
 @dataclass
@@ -163,17 +164,20 @@ def estimate(run: Run) -> dict[str, Any]:
     answers = len(manifest) * config.sampling.n
     prompts_bytes = sum(run.prompts(chunk).stat().st_size for chunk in run.chunks() if run.prompts(chunk).exists())
     stored = prompts_bytes * 2 + output * STORED_BYTES_PER_TOKEN + run.manifest.stat().st_size
+    prompt_tokens = sum(row["prompt_tokens"] for row in sources)
+    formats = sum(BYTES_OF_FORMAT[name] for name in config.training.formats)
+    more = round((prompt_tokens * config.sampling.n + output) * formats)
     return {
         "run": run.name,
         "prompts": len(manifest),
         "samples": config.sampling.n,
         "sources": sources,
-        "prompt_tokens": sum(row["prompt_tokens"] for row in sources),
+        "prompt_tokens": prompt_tokens,
         "prompt_tokens_counted": counted,
         "output_tokens": output,
         **_time(earlier, output),
-        "disk_bytes": answers * BYTES_PER_ANSWER + output * BYTES_PER_TOKEN,
-        "store_bytes": None if config.publish.store == "none" else stored,
+        "disk_bytes": answers * BYTES_PER_ANSWER + output * BYTES_PER_TOKEN + more,
+        "store_bytes": None if config.publish.store == "none" else stored + more,
         "earlier_runs": earlier.runs,
         "assumptions": _assumptions(run, sources, earlier, None if counted else typical),
     }

@@ -64,7 +64,7 @@ def build(run: Run) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
             )
         raise PlainError(
             f"the sources hold {accounted['taken']} of the {accounted['asked']} prompts asked:\n{table(accounted)}\n"
-            f"Ask for less (take, prompts.total), add sources, or set prompts.allow_short: true"
+            f"Ask for less (take: a number, or all; prompts.total), add sources, or set prompts.allow_short: true"
         )
     if not accounted["taken"] and not config.prompts.allow_short:
         raise PlainError(

@@ -24,9 +24,14 @@ class Refused(Exception):
 
 
 def render(
-    tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools: Tools, template_kwargs: dict[str, Any]
+    tokenizer: "PreTrainedTokenizerBase",
+    messages: list[Message],
+    tools: Tools,
+    template_kwargs: dict[str, Any],
+    *,
+    opening: bool = True,
 ) -> str:
-    """The text of the prompt, the opening of the answer included. Refused if the template takes it in no form.
+    """The text of the prompt, with the `opening` of an answer. Refused if the template takes it in no form.
 
     Some templates want tools without their OpenAI wrapper; SGLang tries that second, and so is it here.
     """
@@ -37,7 +42,7 @@ def render(
     for declared in ways:
         try:
             text = tokenizer.apply_chat_template(
-                turns, tools=declared, add_generation_prompt=True, tokenize=False, **template_kwargs
+                turns, tools=declared, add_generation_prompt=opening, tokenize=False, **template_kwargs
             )
         except Exception as error:  # templates are programs of others: what they raise is a refusal
             why = str(error)
@@ -45,6 +50,22 @@ def render(
         if isinstance(text, str):
             return text
     raise Refused(why)
+
+
+def variables(sampling: dict[str, Any]) -> dict[str, Any]:
+    """The template's variables, as the sampling part of a request sets them."""
+    effort = {"reasoning_effort": sampling["reasoning_effort"]} if "reasoning_effort" in sampling else {}
+    return {**effort, **sampling.get("chat_template_kwargs", {})}
+
+
+def shown(tools: Tools, sampling: dict[str, Any]) -> Tools:
+    """Tools as SGLang shows them: none where none may be called, only the named one where one is."""
+    choice = sampling.get("tool_choice")
+    if tools is None or choice == "none":
+        return None
+    if isinstance(choice, dict):
+        return [tool for tool in tools if tool["function"]["name"] == choice["function"]["name"]]
+    return tools
 
 
 def encode(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:

@@ -25,6 +25,23 @@ def write_chunks(run: Run, chunks: list[str]) -> None:
 
     Shards are read once for each 200,000 prompts, so that memory does not grow with the run.
     """
+    for batch, found in _batches(run, chunks):
+        for chunk in batch:
+            rows = (
+                () if found is None else _prompts(found.filter(pl.col("chunk") == int(chunk)), run.config.prompts.turns)
+            )
+            files.write_jsonl_zst(run.prompts(chunk), rows)
+
+
+def recorded(run: Run) -> Iterator[Prompt]:
+    """All prompts of the run in manifest order, each with its whole recorded conversation; memory as above."""
+    for _, found in _batches(run, run.chunks()):
+        if found is not None:
+            yield from _prompts(found, "all")
+
+
+def _batches(run: Run, chunks: list[str]) -> Iterator[tuple[list[str], pl.DataFrame | None]]:
+    """Chunks that are made at once, and their prompts' rows of the shards in manifest order, if there are any."""
     manifest = manifest_file.read(run, ["prompt_id", "first_id", "source", "row", "chunk", "position"])
     sizes = dict(manifest.group_by("chunk").len().iter_rows())
     batch: list[str] = []
@@ -33,13 +50,13 @@ def write_chunks(run: Run, chunks: list[str]) -> None:
         batch.append(chunk)
         held += sizes.get(int(chunk), 0)
         if held >= PROMPTS_IN_MEMORY:
-            _write_batch(run, manifest, batch)
+            yield batch, _joined(run, manifest, batch)
             batch, held = [], 0
     if batch:
-        _write_batch(run, manifest, batch)
+        yield batch, _joined(run, manifest, batch)
 
 
-def _write_batch(run: Run, manifest: pl.DataFrame, chunks: list[str]) -> None:
+def _joined(run: Run, manifest: pl.DataFrame, chunks: list[str]) -> pl.DataFrame | None:
     wanted = manifest.filter(pl.col("chunk").is_in([int(chunk) for chunk in chunks]))
     parts = []
     for (source,), rows in wanted.group_by(["source"], maintain_order=True):
@@ -52,12 +69,7 @@ def _write_batch(run: Run, manifest: pl.DataFrame, chunks: list[str]) -> None:
                 f"or another program). Finished chunks are not touched; to draw anew, move {run.folder} away"
             )
         parts.append(part)
-    found = pl.concat(parts).sort("chunk", "position") if parts else None
-    for chunk in chunks:
-        prompts = (
-            () if found is None else _prompts(found.filter(pl.col("chunk") == int(chunk)), run.config.prompts.turns)
-        )
-        files.write_jsonl_zst(run.prompts(chunk), prompts)
+    return pl.concat(parts).sort("chunk", "position") if parts else None
 
 
 def _prompts(rows: pl.DataFrame, turns: Turns) -> Iterator[Prompt]:

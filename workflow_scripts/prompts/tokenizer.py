@@ -47,9 +47,10 @@ def context_length(config: Config) -> int | None:
 
 
 def needed(config: Config) -> bool:
-    """Whether prompts must be counted, so that a tokenizer that can't be had is a mistake."""
+    """Whether the run rests on a tokenizer, so that one that can't be had is a mistake."""
     of_turns = config.prompts.turns == "all" and not config.model.path.startswith(EMBEDDED)
-    return config.prompts.max_prompt_tokens is not None or config.model.tokenizer is not None or of_turns
+    asked = config.prompts.max_prompt_tokens is not None or config.model.tokenizer is not None
+    return asked or of_turns or config.training.answers == "recorded"
 
 
 def lock_tokenizer(config: Config) -> Input | None:
@@ -65,8 +66,7 @@ def lock_tokenizer(config: Config) -> Input | None:
     if named == "none" or not (asked or (context_length(config) is not None and not named.startswith(EMBEDDED))):
         return None
     try:
-        template = template_text(config)
-        return _look_up(config, named) | ({} if template is None else {"template": _sha256(template)})
+        return look_up(config)
     except PlainError as error:
         if asked:
             raise
@@ -74,7 +74,14 @@ def lock_tokenizer(config: Config) -> Input | None:
         return None
 
 
-def _look_up(config: Config, named: str) -> Input:
+def look_up(config: Config) -> Input:
+    """The run's tokenizer as lock.json records it. PlainError if it can't be had."""
+    template = template_text(config)
+    named = config.model.tokenizer or config.model.path
+    return _found(config, named) | ({} if template is None else {"template": _sha256(template)})
+
+
+def _found(config: Config, named: str) -> Input:
     from workflow_scripts.serving import model  # its hub client takes a second that a plan doesn't need
 
     key = "path" if config.model.tokenizer is None else "tokenizer"

@@ -66,8 +66,11 @@ Licences are those that the datasets' authors state; the model's own terms hold 
 
 
 def card(run: Run, training: Path) -> bytes:
-    """The card of a run whose chunks, manifest and training index (at `training`) are all here."""
-    sidecars: list[Sidecar] = [files.read_json(run.sidecar(chunk)) for chunk in run.chunks()]
+    """The card of a run whose chunks, redrives, manifest and training index (at `training`) are all here."""
+    chunks: list[Sidecar] = [files.read_json(run.sidecar(chunk)) for chunk in run.chunks()]
+    sidecars: list[Sidecar] = [*chunks, *(files.read_json(run.sidecar(name)) for name in run.redrives())]
+    asked = sum(sidecar[kind]["rows"] for sidecar in chunks for kind in ("completions", "failures"))
+    answered = sum(sidecar["completions"]["rows"] for sidecar in sidecars)
     index = files.read_json(training, "files", "rows", "supervised_tokens")
     counts = Counter(manifest_file.read(run, ["source"])["source"])
     classes = Counter[str]()
@@ -79,7 +82,7 @@ def card(run: Run, training: Path) -> bytes:
     config = run.config
     licences = {name: licence(config, name) for name in sorted(counts)}
     folder = run.relative(training.parent)
-    names = {entry["path"].split("-")[0] for entry in index["files"]}
+    names = {entry["path"].split("-")[0] for entry in index["files"] if entry["path"].endswith(".parquet")}
     splits = [name for name in ("train", "eval") if name in names]
     header = _header(licences.values(), sum(counts.values()))
     training_line = "".join(
@@ -91,8 +94,8 @@ def card(run: Run, training: Path) -> bytes:
     ]
     text = TEXT.format(
         run=run.name,
-        completions=sum(sidecar["completions"]["rows"] for sidecar in sidecars),
-        failures=sum(sidecar["failures"]["rows"] for sidecar in sidecars),
+        completions=answered,
+        failures=asked - answered,
         prompts=sum(counts.values()),
         output_tokens=sum(sidecar["output_tokens"] for sidecar in sidecars),
         training_rows=index["rows"],
@@ -111,9 +114,10 @@ def card(run: Run, training: Path) -> bytes:
 
 def _header(licences: Iterable[str], prompts: int) -> dict[str, Any]:
     named = {text if LICENCE.fullmatch(text) else "other" for text in licences}
-    # What was redriven, 00042.r1.jsonl.zst, is among them; 00042.failures.jsonl.zst is not. The Parquet files can't be
-    # configurations beside it: `datasets` reads all of a folder's in one format.
-    files_of = [{"split": "train", "path": "completions/[0-9]*[0-9].jsonl.zst"}]
+    # What was asked again, r1.jsonl.zst, is among them, for it is this card that is read then too;
+    # 00042.failures.jsonl.zst is not. The Parquet files can't be configurations beside it: `datasets` reads all of a
+    # folder's in one format.
+    files_of = [{"split": "train", "path": "completions/[0-9r]*[0-9].jsonl.zst"}]
     message = [{"name": name, "dtype": kind} for name, kind in _MESSAGE.items()]
     features = [
         {"name": name, "dtype": kind} if kind else {"name": name, "list": message} for name, kind in _COMPLETION.items()

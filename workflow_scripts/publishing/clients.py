@@ -1,6 +1,8 @@
 """S3 clients: the user's store by boto3's own chain, and the embedded one cut off from every ambient setting."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -9,8 +11,10 @@ import boto3
 import botocore.session
 from botocore.config import Config
 from botocore.configprovider import BOTOCORE_DEFAUT_SESSION_VARIABLES, ConstantProvider
+from botocore.exceptions import BotoCoreError
 
 from workflow_scripts.config import Publish
+from workflow_scripts.errors import PlainError
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -35,9 +39,32 @@ class Access:
 
 
 def configured(publish: Publish, attempts: int = ATTEMPTS) -> "S3Client":
-    """A client of the configured store. Credentials, and what the config leaves open, come by boto3's chain."""
-    session = boto3.session.Session()
+    """A client of the configured store. Credentials, and what the config leaves open, come by boto3's chain.
 
+    BotoCoreError, ClientError or PlainError if these can't be had.
+    """
+    with _ambient():
+        session = boto3.session.Session()
+        if credentials := session.get_credentials():
+            credentials.get_frozen_credentials()  # now, not with the first request: a file or a program may be behind
+        return _configured(session, publish, attempts)
+
+
+@contextmanager
+def _ambient() -> Iterator[None]:
+    """What botocore lets through of settings in the environment or in files that are wrong."""
+    try:
+        yield
+    except BotoCoreError:  # some are ValueErrors too
+        raise
+    except (OSError, ValueError) as error:
+        raise PlainError(
+            f"the AWS settings of this machine can't be used ({' '.join(str(error).split())}); check the AWS_ "
+            f"variables, such as AWS_ENDPOINT_URL_S3 and AWS_PROFILE, and ~/.aws"
+        ) from error
+
+
+def _configured(session: boto3.session.Session, publish: Publish, attempts: int) -> "S3Client":
     def build(addressing: Literal["auto", "path", "virtual"]) -> "S3Client":
         client = session.client(
             "s3",

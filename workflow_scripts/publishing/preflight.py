@@ -6,7 +6,7 @@ and the manifest, on which everything else rests.
 """
 
 import tempfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import orjson
 
@@ -41,31 +41,54 @@ def preflight(run: Run) -> None:
     PlainError if the store can't be used, if the prefix holds what no run of this name wrote, or if chunks here rest
     on another lock.json or manifest than the published one.
     """
+    store, listing = check_rights(run)
+    if run.config.publish.store == "s3":
+        with s3_errors.plain(store.address(store.folder)):
+            # Not the owner's: uploads to it are other machines' trials, of this moment.
+            settled = {store.folder + path for path in listing if path != OWNER}
+            if count := uploads.abort_left(store.client, store.bucket, store.folder, run.uploads, settled):
+                say(f"aborted {count} uploads that an earlier start had left in {store.address(store.folder)}")
+    if LOCK in listing:
+        take_lock(run, store)
+    if all(run.relative(path) in listing for path in run.mix):
+        take_mix(run, store)
+    paths = {path: {"key": store.folder + path, "bytes": listing[path]} for path in sorted(listing)}
+    joins_once = run.config.publish.store == "s3" and store.joins_once(owner(run.name), OWNER)
+    files.write_json(run.published_listing, {"paths": paths, "joins_once": joins_once})
+
+
+def _check_above(store: Store) -> None:
+    """PlainError if publish.prefix lies in a run's folder, which is that run's alone."""
+    parts = PurePosixPath(store.prefix).parts
+    for depth in range(1, len(parts) + 1):
+        folder = "/".join(parts[:depth])
+        key = f"{folder}/{OWNER}"
+        if owned := store.owner_of(key):
+            raise PlainError(
+                f"{store.address(key)}: {folder}/ is the folder of run {owned}; nothing was written. "
+                f"Choose another publish.prefix"
+            )
+
+
+def check_rights(run: Run) -> tuple[Store, dict[str, int]]:
+    """The store, where the run's prefix is ours and a second write is refused, and what it holds of the run, in bytes.
+
+    PlainError as of `preflight`. The prefix is claimed: that takes the rights that a run takes.
+    """
     store = open_store(run, ATTEMPTS, patience=0.0)
     listing = store.listing()
+    _check_above(store)
     if listing and OWNER not in listing:
         raise PlainError(
-            f"{store.address(store.key(min(listing)))}: the run's prefix holds {len(listing)} objects but no {OWNER}: "
-            f"something else wrote them; nothing was written. Choose another publish.prefix"
+            f"{store.address(store.folder + min(listing))}: the run's prefix holds {len(listing)} objects but no "
+            f"{OWNER}: something else wrote them; nothing was written. Choose another publish.prefix"
         )
     if OWNER in listing:  # before the first write: a store without conditional writes would replace it
         _check_owner(store)
     claimed = claim(store)
     store.check_create_only(owner(run.name), OWNER)
     listing[OWNER] = claimed["bytes"]
-    if run.config.publish.store == "s3":
-        folder = f"{store.prefix}{store.run}/"
-        with s3_errors.plain(store.address(folder)):
-            settled = {store.key(path) for path in listing}
-            if count := uploads.abort_left(store.client, store.bucket, folder, run.uploads, settled):
-                say(f"aborted {count} uploads that an earlier start had left in {store.address(folder)}")
-    if LOCK in listing:
-        take_lock(run, store)
-    if all(run.relative(path) in listing for path in run.mix):
-        take_mix(run, store)
-    paths = {path: {"key": store.key(path), "bytes": listing[path]} for path in sorted(listing)}
-    joins_once = run.config.publish.store == "s3" and store.joins_once(owner(run.name), OWNER)
-    files.write_json(run.published_listing, {"paths": paths, "joins_once": joins_once})
+    return store, listing
 
 
 def _check_owner(store: Store) -> None:

@@ -126,7 +126,7 @@ def publish_index(run: Run, store: Store, receipts: list[Path]) -> list[Publishe
     if missing := sorted(path for path, item in objects.items() if there.get(path) != item["bytes"]):
         named = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise PlainError(
-            f"{store.address(f'{store.prefix}{store.run}/')} has lost {len(missing)} of the {len(objects)} objects "
+            f"{store.address(store.folder)} has lost {len(missing)} of the {len(objects)} objects "
             f"that were published there ({named}); no index was written. Delete {receipts[0].parent} and run the same "
             f"line again: it publishes what is missing"
         )
@@ -176,7 +176,7 @@ def main() -> None:
                 objects = publish_index(run, store, arguments.receipts)
         files.write_json(receipt, Receipt(objects=by_path(objects)))
     size = sum(item["bytes"] for item in objects)
-    say(f"{len(objects)} objects ({size / 1e6:.1f} MB) are in s3://{store.bucket}/{store.prefix}{store.run}/, verified")
+    say(f"{len(objects)} objects ({size / 1e6:.1f} MB) are in s3://{store.bucket}/{store.folder}, verified")
 
 
 if __name__ == "__main__":

@@ -84,6 +84,10 @@ def explain(error: BotoCoreError | ClientError, where: str, if_no_answer: str = 
         if name not in ADVICE and (not name or name.isdigit()):  # the bare status, or none
             name = name or str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
             advice = "that is no answer of S3's; either publish.endpoint_url is wrong, or the store is ill"
+        if name == "NoSuchKey" and error.operation_name.startswith("List"):
+            advice = (
+                "there is no such bucket; publish.endpoint_url is the server's alone, the bucket has a key of its own"
+            )
         return f"{where}: the store answered {name} to {error.operation_name}: {advice}"
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         return f"{where}: no S3 credentials found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
@@ -91,6 +95,10 @@ def explain(error: BotoCoreError | ClientError, where: str, if_no_answer: str = 
         return f"{where}: the S3 credentials can't be read: {_one_line(error)}; check AWS_PROFILE and ~/.aws"
     if isinstance(error, SSLError):
         return f"{where}: no safe connection: {_one_line(error)}; check publish.endpoint_url and AWS_CA_BUNDLE"
+    if isinstance(error, HTTPClientError) and "Invalid header value" in str(error):  # which it shows
+        return (
+            f"{where}: the S3 credentials hold a line break or the like; check AWS_ACCESS_KEY_ID and AWS_SESSION_TOKEN"
+        )
     if isinstance(error, HTTPClientError | ConnectionError):
         return f"{where}: no answer: {_one_line(error)}; {if_no_answer}"
     if isinstance(error, ResponseParserError):
@@ -109,3 +117,8 @@ def plain(where: str, if_no_answer: str = CHECK_NETWORK) -> Iterator[None]:
         yield
     except (BotoCoreError, ClientError) as error:
         raise PlainError(explain(error, where, if_no_answer)) from error
+    except RecursionError as error:  # botocore asks for the bucket's region, is sent elsewhere, and asks again
+        raise PlainError(
+            f"{where}: what answers there sends every request to another address, as from http to https; "
+            f"check publish.endpoint_url"
+        ) from error

@@ -62,6 +62,10 @@ class Taken(PlainError):
         self.same_run = same_run
 
 
+class Damaged(PlainError):
+    """What was downloaded is not what this run wrote: another's object, other bytes, or no checksum to tell by."""
+
+
 @dataclass(frozen=True)
 class Found:
     """What the store says of an object. `crc64nvme` is its own, the rest of `content` and `run` are metadata."""
@@ -95,13 +99,18 @@ class Store:
         """The key of `path`; PlainError if it would leave the run's prefix or meet a protected one."""
         if not path or not path.isprintable() or any(part in ("", ".", "..") for part in path.split("/")):
             raise PlainError(f"{path!r} is no path inside a run's folder; nothing was written")
-        key = f"{self.prefix}{self.run}/{path}"
+        key = self.folder + path
         if protected := protected_by(key, self.protect):
             raise PlainError(
                 f"{self.address(key)} meets the protected prefix {protected!r}; nothing was written. "
                 f"Choose another publish.prefix"
             )
         return key
+
+    @property
+    def folder(self) -> str:
+        """PREFIX/RUN/, under which every key is."""
+        return f"{self.prefix}{self.run}/"
 
     def address(self, key: str) -> str:
         """Where `key` is, for messages."""
@@ -171,7 +180,7 @@ class Store:
             raise self._unverified(key)
 
     def _unverified(self, key: str) -> PlainError:
-        return PlainError(
+        return Damaged(
             f"{self.address(key)}: the store keeps no CRC64NVME checksum of it, so that it can't be verified. "
             f"Publish to a store that keeps them"
         )
@@ -240,23 +249,33 @@ class Store:
 
     def listing(self) -> dict[str, int]:
         """Path and size in bytes of every object of the run."""
-        folder = f"{self.prefix}{self.run}/"
 
         def ask() -> dict[str, int]:
             found: dict[str, int] = {}
-            for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=folder):
+            for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self.folder):
                 for item in page.get("Contents", []):
-                    path = item["Key"].removeprefix(folder)
+                    path = item["Key"].removeprefix(self.folder)
                     if path:  # some consoles create an object for the folder itself
                         found[path] = item["Size"]
             return found
 
-        with s3_errors.plain(self.address(folder), self.if_no_answer):
+        with s3_errors.plain(self.address(self.folder), self.if_no_answer):
             return self._patiently(ask)
 
+    def owner_of(self, key: str) -> str | None:
+        """Which run wrote the object under any `key` of the bucket; None also where we may not look."""
+        with s3_errors.plain(self.address(key), self.if_no_answer):
+            try:
+                found = self._head(key)
+            except ClientError as error:
+                if s3_errors.code(error) in ("403", "AccessDenied"):
+                    return None
+                raise
+        return found.run if found else None
+
     def look(self, path: str) -> Found | None:
-        """What the bucket holds under `path`, if anything."""
-        key = self.key(path)
+        """What the bucket holds under `path`, if anything; whatever the path, for others name objects as they like."""
+        key = self.folder + path
         with s3_errors.plain(self.address(key), self.if_no_answer):
             return self._head(key)
 
@@ -303,7 +322,7 @@ class Store:
                 broken = " ".join(str(error).split())
             except (BotoCoreError, ClientError) as error:
                 raise PlainError(s3_errors.explain(error, self.address(key), self.if_no_answer)) from error
-        raise PlainError(
+        raise Damaged(
             f"{self.address(key)}: {TRIES} downloads arrived damaged ({broken}); nothing was kept. Check the network "
             f"and run the same line again; if that does not help, the object itself is damaged"
         )
@@ -316,7 +335,7 @@ class Store:
             raise self._unverified(key)
         if said.run != self.run:
             whose = f"run {said.run}" if said.run else "no run"
-            raise PlainError(
+            raise Damaged(
                 f"{self.address(key)} is an object of {whose}, not of {self.run}; nothing was fetched. "
                 f"Choose another publish.prefix, or move that object away yourself"
             )
@@ -329,7 +348,7 @@ class Store:
         if (found.bytes, found.crc64nvme) != (said.content.bytes, said.content.crc64nvme):
             raise FlexibleChecksumError(error_msg=f"got {found}, the store says CRC64NVME {said.content.crc64nvme}")
         if found.sha256 != said.content.sha256:
-            raise PlainError(
+            raise Damaged(
                 f"{self.address(key)}: sha256 is {found.sha256}, its metadata says {said.content.sha256 or None}: "
                 f"something else than this workflow wrote it; nothing was fetched. Move that object away yourself"
             )

@@ -6,6 +6,7 @@ receipt or index. Nothing is written.
 """
 
 import argparse
+import re
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,11 +18,12 @@ from workflow_scripts.errors import PlainError
 from workflow_scripts.identity import publish_hash
 from workflow_scripts.jobs import run_job, say
 from workflow_scripts.publishing.digests import Digest
-from workflow_scripts.publishing.store import Store, open_store
+from workflow_scripts.publishing.store import Damaged, Store, open_store
 from workflow_scripts.records import PublishedObject
 from workflow_scripts.run import Run
 
 THREADS = 16
+INDEX = re.compile(r"index(\.[1-9]\d*)?\.json")
 SHOWN = 20  # of each kind
 
 
@@ -44,17 +46,25 @@ class Findings:
 
 
 def expected(run: Run, store: Store, there: Iterable[str]) -> dict[str, PublishedObject]:
-    """What should be there, by path: by the receipts here and the indices in the store. PlainError without any."""
+    """What should be there, by path: by the receipts here and the indices in the store. PlainError without any.
+
+    An index that is not what a run wrote names nothing: it is itself found to be changed or foreign.
+    """
     found: dict[str, PublishedObject] = {}
     for receipt in sorted(run.folder.glob(f"published/{publish_hash(run.config)}/*.json")):
         found |= {item["path"]: item for item in files.read_json(receipt, "objects")["objects"]}
     with tempfile.TemporaryDirectory() as folder:
-        for path in sorted(path for path in there if path.startswith("index.") and path.endswith(".json")):
-            index = store.fetch(path, Path(folder) / path)
+        for path in sorted(path for path in there if INDEX.fullmatch(path)):
+            try:
+                index = store.fetch(path, Path(folder) / path)
+            except Damaged:
+                continue
             objects = files.read_json(Path(folder) / path, "objects")["objects"]
             found = {item["path"]: item for item in [*objects, index]} | found
     if not found:
-        raise PlainError(f"{run.folder} has no receipts, and {store.address(store.key('index.json'))} is not there")
+        raise PlainError(
+            f"{run.folder} has no receipts, and {store.address(store.key('index.json'))} is not there, or not the run's"
+        )
     return found
 
 
@@ -108,7 +118,7 @@ def main() -> None:
         processes.claim_run_process()  # an embedded store that is asked ends with this process
     store = open_store(run)
     count, findings = verify(run, store, arguments.deep)
-    where = f"s3://{store.bucket}/{store.prefix}{store.run}/"
+    where = f"s3://{store.bucket}/{store.folder}"
     if lines := findings.lines():
         for line in lines:
             say(line)

@@ -13,8 +13,8 @@ from workflow_scripts.completions.decoding import says
 from workflow_scripts.errors import PlainError
 from workflow_scripts.prompts import exclude
 from workflow_scripts.prompts import tokenizer as tokenizers
-from workflow_scripts.prompts.rendering import Refused, encode, render
-from workflow_scripts.records import Completion, Turn
+from workflow_scripts.prompts.rendering import Refused, encode, render, shown, variables
+from workflow_scripts.records import Completion
 from workflow_scripts.run import Run
 
 if TYPE_CHECKING:
@@ -61,7 +61,12 @@ def drift(tokenizer: "PreTrainedTokenizerBase", completion: Completion, number: 
     at = places[len(places) - len(completion["turns"]) + number]
     found = []
     try:
-        text = render(tokenizer, completion["messages"][:at], _tools(completion, turn), _kwargs(turn))
+        text = render(
+            tokenizer,
+            completion["messages"][:at],
+            shown(completion["tools"], turn["sampling"]),
+            variables(turn["sampling"]),
+        )
         if encode(tokenizer, text) != turn["prompt_token_ids"]:
             found.append("prompt")
     except Refused:
@@ -72,19 +77,3 @@ def drift(tokenizer: "PreTrainedTokenizerBase", completion: Completion, number: 
     if not says(decoded, completion["messages"][at]):
         found.append("text")
     return found
-
-
-def _kwargs(turn: Turn) -> dict[str, Any]:
-    sampling = turn["sampling"]
-    effort = {"reasoning_effort": sampling["reasoning_effort"]} if "reasoning_effort" in sampling else {}
-    return {**effort, **sampling.get("chat_template_kwargs", {})}
-
-
-def _tools(completion: Completion, turn: Turn) -> list[dict[str, Any]] | None:
-    """As SGLang shows them: none where none may be called, only the named one where one is."""
-    tools, choice = completion["tools"], turn["sampling"].get("tool_choice")
-    if tools is None or choice == "none":
-        return None
-    if isinstance(choice, dict):
-        return [tool for tool in tools if tool["function"]["name"] == choice["function"]["name"]]
-    return tools

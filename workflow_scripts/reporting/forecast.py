@@ -15,6 +15,8 @@ BYTES_PER_ANSWER = 8_000
 def answers_left(run: Run) -> int | None:
     """Answers that are still to be made: by the manifest, else by the config; None if neither says."""
     config = run.config
+    if config.training.answers == "recorded":
+        return 0
     takes = [source.take for source in config.sources.values() if source.take != "all"]
     prompts = config.prompts.total
     if run.manifest_json.exists():

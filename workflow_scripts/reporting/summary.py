@@ -33,13 +33,14 @@ def summarize(run: Run, receipts: list[Path], training: Path) -> dict[str, Any]:
             ended.update(counts)
         for source, said in sidecar["refused"].items():
             refused.setdefault(source, Counter()).update(said)
-    seconds = stage_seconds(run.folder / "timings.jsonl")
+    times = timings(run.folder / "timings.jsonl")
+    seconds = stage_seconds(times)
     output_tokens = sum(sidecar["output_tokens"] for sidecar in sidecars)
-    index = files.read_json(training, "files", "rows", "supervised_tokens", "dropped")
+    index = files.read_json(training, "files", "rows", "supervised_tokens", "dropped", "windows")
     for entry in index["files"]:
         check_file(training.parent / entry["path"], entry)
     checked = drift.check(run)
-    generating = seconds.get("completions", 0)
+    generating, made_here = seconds.get("completions", 0), sum(item.get("tokens", 0) for item in times)
     return {
         "run": run.name,
         "prompts": audit.prompts(),
@@ -60,25 +61,37 @@ def summarize(run: Run, receipts: list[Path], training: Path) -> dict[str, Any]:
         "alarms": alarms(run.folder / "alarms.jsonl") + _drift_alarm(checked) + _text_alarm(marks),
         "prompt_tokens": sum(sidecar["prompt_tokens"] for sidecar in sidecars),
         "output_tokens": output_tokens,
-        "tokens_per_second": round(output_tokens / generating, 1) if generating else None,
+        "tokens_per_second": round(made_here / generating, 1) if generating and made_here else None,
         "training_rows": index["rows"],
         "supervised_tokens": index["supervised_tokens"],
         "training_dropped": index["dropped"],
+        "supervised_tokens_dropped": index["supervised_tokens_dropped"],
+        "windows": index["windows"],
+        "draft_vocabulary": index.get("draft_vocabulary"),
         "objects_published": sum(len(files.read_json(receipt, "objects")["objects"]) for receipt in receipts),
         "seconds": seconds,
     }
 
 
-def stage_seconds(path: Path) -> dict[str, float]:
+def timings(path: Path) -> list[dict[str, Any]]:
+    """The lines of timings.jsonl: {stage, start, end}, and the output `tokens` that were made meanwhile."""
+    items = []
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        try:
+            item = orjson.loads(line)
+            if not {"stage", "start", "end"} <= item.keys():
+                continue
+        except (orjson.JSONDecodeError, AttributeError):
+            continue  # cut short by a death; it only costs a time in the table
+        items.append(item)
+    return items
+
+
+def stage_seconds(times: list[dict[str, Any]]) -> dict[str, float]:
     """Seconds in which any job of a stage ran, over all starts of the run; overlapping jobs count once."""
     spans: dict[str, list[tuple[float, float]]] = {}
-    if path.exists():
-        for line in path.read_bytes().splitlines():
-            try:
-                item = orjson.loads(line)
-                spans.setdefault(item["stage"], []).append((item["start"], item["end"]))
-            except (orjson.JSONDecodeError, KeyError, TypeError):
-                continue  # cut short by a death; it only costs a time in the table
+    for item in times:
+        spans.setdefault(item["stage"], []).append((item["start"], item["end"]))
     return {stage: round(_union(sorted(spans[stage])), 1) for stage in sorted(spans)}
 
 

@@ -26,12 +26,28 @@ def table(summary: dict[str, Any]) -> str:
         ),
         ("output tokens", f"{summary['output_tokens']:,}{rate}"),
         *([("checked turns", f"{summary['checked']['turns']:,}")] if summary["checked"]["turns"] else []),
-        ("training rows", f"{summary['training_rows']:,} with {summary['supervised_tokens']:,} supervised tokens"),
+        *training_lines(summary, summary["training_rows"]),
         ("objects in the store", f"{summary['objects_published']:,}"),
         ("seconds", ", ".join(f"{stage} {value:,.0f}" for stage, value in summary["seconds"].items())),
     ]
     rows += [("alarm", alarm) for alarm in summary["alarms"]]
     return "\n".join([summary["run"], *(f"  {name:<22}{value}" for name, value in rows)])
+
+
+def training_lines(told: dict[str, Any], rows: int) -> list[tuple[str, str]]:
+    """Of summary.json or training.json: what the export holds, what was dropped, what windows and vocabularies cost."""
+    dropped = ", ".join(f"{count:,} {reason}" for reason, count in told["supervised_tokens_dropped"].items() if count)
+    costs = ", ".join(
+        f"{cost['window']:,}: {cost['share']['right']:.1%}" for cost in told["windows"] if cost["longer_rows"]
+    )
+    lines = [("training rows", f"{rows:,} with {told['supervised_tokens']:,} supervised tokens")]
+    if dropped:
+        lines.append(("supervised, dropped", dropped))
+    if costs:
+        lines.append(("a window would cost", costs))
+    if draft := told.get("draft_vocabulary"):
+        lines.append(("draft vocabulary", f"{draft['size']:,} ids cover {draft['coverage'][str(draft['size'])]:.2%}"))
+    return lines
 
 
 def stand_ins(manifest: dict[str, Any]) -> list[str]:

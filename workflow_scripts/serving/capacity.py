@@ -3,7 +3,8 @@
 import math
 
 from workflow_scripts.config import Config
-from workflow_scripts.serving.launch import DEFAULTS, gpu_count
+from workflow_scripts.machine import gpu_count
+from workflow_scripts.serving.launch import DEFAULTS
 
 # Snakemake runs cores + 5 jobs without threads at once; three of them are left for uploads and small jobs.
 WORKERS_BEYOND_CORES = 5

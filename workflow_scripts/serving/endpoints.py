@@ -60,7 +60,7 @@ def connect(run: Run, number: int) -> Endpoint:
     """
     config = run.config
     if config.servers.urls:
-        url, key = config.servers.urls[number], _key()
+        url, key = config.servers.urls[number], server_key()
         here = Path(config.model.path) if Path(config.model.path).is_dir() else None
         tokenizer = launch.tokenizer_json(here) if here else None
         endpoint = Endpoint(
@@ -104,6 +104,12 @@ def _start(run: Run, number: int) -> supervisor.State:
     """The server's state, ready; started as often as its standing allows."""
     folder = run.server(number)
     began = time.monotonic()
+    ours: list[int] = []  # jobs that share the server wait for the start of one of them
+
+    def prepare() -> supervisor.Service:
+        ours.append(number)
+        return _prepare(run, number)
+
     while True:
         before = supervisor.read_state(folder)
         if before is not None and supervisor.is_live(before):
@@ -111,7 +117,7 @@ def _start(run: Run, number: int) -> supervisor.State:
         if reason := standing.why_out(folder):
             raise ServerOut(reason)
         try:
-            state = supervisor.ensure(folder, lambda: _prepare(run, number))
+            state = supervisor.ensure(folder, prepare)
         except ServerOut:
             raise
         except PlainError as error:
@@ -121,10 +127,22 @@ def _start(run: Run, number: int) -> supervisor.State:
                 standing.take_out(folder, f"server {number}: {error}")
                 raise ServerOut(f"server {number}: {error}") from error
             standing.note_death(folder, after.started, str(error), "start")
-            say(str(error))
+            say("\n".join([str(error), *_known_causes(folder)]))
             continue
         say(f"server {number} answers after {time.monotonic() - began:.0f} s")
+        if ours:
+            found = launch.granted(state.facts["url"], (folder / "key").read_text())
+            say(f"server {number} granted: {launch.granted_line(found, state.facts['asked'])}")
         return state
+
+
+def _known_causes(folder: Path) -> list[str]:
+    """What is known to make a log end so, with what to do."""
+    from workflow_scripts.machine import here, toolkit  # few starts fail
+    from workflow_scripts.serving import causes, service_log
+
+    lines = service_log.tail(folder / "service.log")
+    return [f"Known cause: {cause}" for cause in causes.named("\n".join(lines), toolkit.find(here()))]
 
 
 def _prepare(run: Run, number: int) -> supervisor.Service:
@@ -159,14 +177,11 @@ def give_up(endpoint: Endpoint, reason: str) -> None:
 
 def _service(run: Run, number: int) -> supervisor.Service:
     """What to start as server `number`: environment and model made sure of, its GPUs, a free port, a new key."""
-    from workflow_scripts.serving import environment, model  # they take long to import, and few jobs start a server
+    from workflow_scripts.serving import builds, given, model  # they take long to import, and few jobs start a server
 
     servers = run.config.servers
     say(f"starting server {number}; its log: {run.server(number) / 'service.log'}")
-    gpus = (
-        [] if servers.engine == "sglang-cpu" else launch.gpus_of(number, servers.gpus_per_server, launch.visible_gpus())
-    )
-    built = environment.ensure(servers.engine)
+    built = builds.ensure(servers)
     weights = model.ensure(run.config.model.path, run.config.model.revision, built.python)
     tokenizer = launch.tokenizer_json(weights)
     folder = run.server(number).absolute()
@@ -174,21 +189,23 @@ def _service(run: Run, number: int) -> supervisor.Service:
     files.write_bytes(key_file, secrets.token_urlsafe(32).encode(), mode=0o600)
     port = _free_port()
     url = f"http://127.0.0.1:{port}"
-    flags = launch.flags(
-        servers.engine, servers.args, weights, run.config.model.path.rpartition(":")[2], port, servers.gpus_per_server
-    )
+    start = given.to_server(run.config, number, built, weights, port)
+    argv = launch.command(built.python, start.flags)
+    for line in [*start.reasons, f"command: {launch.shown(argv, start.gpus)}"]:
+        say(f"server {number}: {line}")
     return supervisor.Service(
         name=f"server {number}",
-        argv=launch.command(built.python, flags),
-        env=launch.environ(servers.engine, key_file, gpus),
+        argv=argv,
+        env=launch.environ(servers.engine, key_file, start.gpus, builds.variables(built)),
         cwd=str(folder),
         ready_url=f"{url}/health",
         ready_status=200,
         start_timeout=servers.start_timeout,
         grace=GRACE_SECONDS,
-        hold_locks=[str(environment.lock_path(built))],
+        hold_locks=builds.lock_paths(built),
         facts={
             "url": url,
+            "asked": {name: start.flags.get(name) for name in launch.ASKED},
             "model": identity.model_identity(str(weights), None, identity.ContentHashes()),
             "vocabulary": launch.vocabulary(weights),
             "tokenizer": None if tokenizer is None else str(tokenizer),
@@ -197,7 +214,7 @@ def _service(run: Run, number: int) -> supervisor.Service:
     )
 
 
-def _key() -> str | None:
+def server_key() -> str | None:
     """The key of servers that run already. PlainError, which does not show it, if no header can hold it."""
     key = os.environ.get(KEY_VARIABLE, "").strip()
     if not (key.isascii() and key.isprintable()):

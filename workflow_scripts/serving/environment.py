@@ -5,20 +5,21 @@ exists, which is written last; a folder without one is what a killed build left,
 """
 
 import hashlib
-import os
 import platform
 import shutil
 import sys
 import venv
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from workflow_scripts import files
+from workflow_scripts import files, machine
 from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import say
-from workflow_scripts.serving import installer
+from workflow_scripts.machine import toolkit
+from workflow_scripts.serving import causes, cuda_home, installer
 
 ENVS = Path(__file__).parents[2] / "envs"
 LAUNCHER = Path(__file__).with_name("sglang_server.py")
@@ -32,10 +33,13 @@ class Recipe:
     megabytes: int
     check: tuple[str, ...]
     remark: str = ""
+    kernels: bool = False  # whether it builds GPU kernels, with the CUDA toolkit in it
 
 
+IMPORTS = ("python", "-P", str(LAUNCHER), "--check-imports")
 RECIPES = {
-    "sglang-cpu": Recipe(2500, ("python", "-P", str(LAUNCHER), "--check-imports"), " (5,200 with a CUDA torch)"),
+    "sglang-cpu": Recipe(2500, IMPORTS, " (5,200 with a CUDA torch)"),
+    "sglang-cuda": Recipe(10100, IMPORTS, kernels=True),
     "seaweedfs": Recipe(160, ("weed", "version")),
 }
 
@@ -56,10 +60,10 @@ def ensure(name: str) -> Environment:
 
     Call it from a main thread: the children die with the thread that starts them. PlainError tells pip's reason.
     """
-    env = _named(name)
-    if not _is_built(env):
+    env = named(name)
+    if not is_built(env):
         with installer.one_builder(lock_path(env), f"the {name} environment") as lock:
-            if not _is_built(env):
+            if not is_built(env):
                 _build(env, lock)
     marker = files.read_json(env.folder / MARKER)
     with suppress(OSError):
@@ -83,12 +87,13 @@ def _requirement_files(name: str) -> list[Path]:
     if not first.is_file():
         raise PlainError(
             f"there is no environment {name!r} to build ({first} is missing). Name SGLang servers that run already in "
-            f"servers.urls, or set servers.engine: sglang-cpu"
+            f"servers.urls, a Python with SGLang as servers.python, or set servers.engine: sglang-cpu"
         )
     return [first, nodeps] if nodeps.is_file() else [first]
 
 
-def _named(name: str) -> Environment:
+def named(name: str) -> Environment:
+    """The environment `name` as it would be built here, whether it is or not."""
     parts = [f"python {sys.version_info.major}.{sys.version_info.minor} {platform.machine()}"]
     for requirements in _requirement_files(name):
         parts += [requirements.name, *installer.pins(requirements)]
@@ -97,7 +102,8 @@ def _named(name: str) -> Environment:
     return Environment(name, folder, folder / "bin" / "python", digest, 0)
 
 
-def _is_built(env: Environment) -> bool:
+def is_built(env: Environment) -> bool:
+    """Whether it is there, whole."""
     # The interpreter is a link out of the venv: a Python that was uninstalled leaves the marker and no environment.
     return (env.folder / MARKER).is_file() and env.python.exists()
 
@@ -129,12 +135,36 @@ def _build(env: Environment, lock: BinaryIO) -> None:
 def _check(env: Environment, recipe: Recipe, lock: BinaryIO, progress: installer.Progress) -> None:
     """Run what was installed once: an environment that can't is none."""
     program = env.folder / "bin" / recipe.check[0]
-    environ = {**os.environ, "DRAFTMILL_ENGINE": env.name}
-    environ.pop("PYTHONPATH", None)
+    environ = {**cuda_home.clean_environ(), "DRAFTMILL_ENGINE": env.name, **cuda_home.variables(env.folder)}
+    _try(progress, environ, lock, [str(program), *recipe.check[1:]], "doesn't start")
+    home = cuda_home.find(env.folder) if recipe.kernels else None
+    if home is not None and cuda_home.driver_library() is not None:
+        scratch = env.folder / "probe"
+        scratch.mkdir(exist_ok=True)
+        devices = machine.look().devices
+        command = cuda_home.probe_command(home, devices[0].gpu.sm if devices else None, scratch)
+        _try(progress, environ, lock, command, "can't build a GPU kernel", home)
+        shutil.rmtree(scratch)
+
+
+def _try(
+    progress: installer.Progress,
+    environ: Mapping[str, str],
+    lock: BinaryIO,
+    command: list[str],
+    fault: str,
+    home: Path | None = None,
+) -> None:
+    """Run a command of the environment. PlainError with its last lines, and the known causes of what they say."""
+    said_before = progress.log.stat().st_size
     try:
-        status = installer.run_child([str(program), *recipe.check[1:]], environ, lock, progress)
+        status = installer.run_child(command, environ, lock, progress)
     except OSError as error:
-        raise PlainError(f"{progress.what} was installed, but {program} can't be run: {error.strerror}") from error
+        raise PlainError(f"{progress.what} was installed, but {command[0]} can't be run: {error.strerror}") from error
     if status != 0:
-        tail = "\n".join(progress.log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:])
-        raise PlainError(f"{progress.what} was installed, but doesn't start:\n{tail}\nAll of it: {progress.log}")
+        with progress.log.open("rb") as file:
+            file.seek(said_before)
+            said = file.read().decode(errors="replace")
+        found = toolkit.find(machine.here(), str(home)) if home is not None else None
+        told = causes.told(f"{progress.what} was installed, but {fault}", said, found)
+        raise PlainError(f"{told}\nAll of it: {progress.log}")

@@ -2,7 +2,7 @@
 
 import os
 import re
-import subprocess
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,21 +88,28 @@ SPEED_SETTINGS = (
     "disable_cuda_graph",
     "speculative_algorithm",
 )
+ASKED = ("max-running-requests", "context-length")
+SHOWN = ("attention_backend", "mem_fraction_static", "chunked_prefill_size", "tp_size")
 MAX_REPLY_BYTES = 16 << 20
 
 
 def flags(
-    engine: str, args: Mapping[str, Any], model: Path, served_name: str, port: int, gpus_per_server: int = 1
-) -> list[str]:
-    """SGLang's flags: the engine's defaults, over them `servers.args`, over them what is ours to say.
+    engine: str,
+    args: Mapping[str, Any],
+    model: Path,
+    served_name: str,
+    port: int,
+    gpus_per_server: int = 1,
+    hardware: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """SGLang's flags: the engine's defaults, over them those for the hardware, `servers.args`, and what is ours to say.
 
-    True is a bare flag, False and None leave a flag out, a list gives its values one after the other. A server of
-    several GPUs is tensor parallel unless `args` says how else. PlainError for a flag that is ours.
+    A server of several GPUs is tensor parallel unless `args` says how else. PlainError for a flag that is ours.
     """
     for name in args:
         if name in MANAGED:
             raise PlainError(f"servers.args.{name}: can't be set here: {MANAGED[name]}")
-    merged: dict[str, Any] = dict(DEFAULTS[engine])
+    merged: dict[str, Any] = {**DEFAULTS[engine], **(hardware or {})}
     if engine == "sglang-cpu" and _checkpoint_dtype(model) == "float32":
         merged["dtype"] = "float32"  # `auto` would make it float16, which is slow and poor on a CPU
     if gpus_per_server > 1 and not PARALLEL & set(args):
@@ -115,10 +122,12 @@ def flags(
         "served-model-name": served_name,
         "enable-metrics": True,
     }
-    words: list[str] = []
-    for name, value in merged.items():
-        words += _words(name, value)
-    return words
+    return merged
+
+
+def words(merged: Mapping[str, Any]) -> list[str]:
+    """Flags as argv has them: True is a bare flag, False and None leave one out, a list gives its values in turn."""
+    return [word for name, value in merged.items() for word in _words(name, value)]
 
 
 def _words(name: str, value: Any) -> list[str]:
@@ -162,13 +171,21 @@ def tags(path: Path | None, texts: Collection[str]) -> dict[str, int]:
     return {token["content"]: token["id"] for token in added if token["content"] in texts}
 
 
-def command(python: Path, server_flags: Sequence[str]) -> list[str]:
+def command(python: Path, server_flags: Mapping[str, Any]) -> list[str]:
     """The server's argv. -P keeps the launcher's folder, with modules named `model` and so on, off its sys.path."""
-    return [str(python), "-P", str(LAUNCHER), *server_flags]
+    return [str(python), "-P", str(LAUNCHER), *words(server_flags)]
 
 
-def environ(engine: str, key_file: Path, gpus: Sequence[str]) -> dict[str, str]:
-    """The server's environment variables: ours less every secret, its GPUs, and the 0600 file that holds its key."""
+def shown(argv: Sequence[str], gpus: Sequence[str]) -> str:
+    """A command as a line for a log, with its GPUs. Nothing secret is in it: the key is in a file."""
+    return " ".join([*([f"CUDA_VISIBLE_DEVICES={','.join(gpus)}"] if gpus else []), shlex.join(argv)])
+
+
+def environ(engine: str, key_file: Path, gpus: Sequence[str], more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The server's environment variables: ours less every secret, its GPUs, and the 0600 file that holds its key.
+
+    `more` are those that its SGLang needs.
+    """
     kept = {name: value for name, value in os.environ.items() if not SECRET_VARIABLE.search(name)}
     for name in [name for name, value in kept.items() if name.endswith("_NUM_THREADS") and value == "0"]:
         del kept[name]  # Snakemake sets them to the threads of the chunk job that starts the server: none
@@ -177,50 +194,15 @@ def environ(engine: str, key_file: Path, gpus: Sequence[str]) -> dict[str, str]:
         # (measured on two cores: 41 small matrix products a second, 1,134 where they sleep).
         kept.setdefault("OMP_WAIT_POLICY", "passive")
     kept.pop("PYTHONPATH", None)
+    kept.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the order of nvidia-smi, where cards are of several kinds
     return kept | {
+        **(more or {}),
         ENGINE_VARIABLE: engine,
         KEY_FILE_VARIABLE: str(key_file),
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
         "HF_HUB_OFFLINE": "1",  # the model is a local folder by now
         "PYTHONUNBUFFERED": "1",
     }
-
-
-def visible_gpus() -> list[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; none without nvidia-smi."""
-    try:
-        listing = subprocess.run(
-            ["nvidia-smi", "-L"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=True
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return []
-    present = [line for line in listing.splitlines() if line.startswith("GPU ")]
-    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if allowed is None:
-        return [str(number) for number in range(len(present))]
-    gpus = []
-    for name in (part.strip() for part in allowed.split(",")):
-        # As CUDA reads it: the first name that is no device ends the list. Other names are UUIDs.
-        if not name or name.startswith("-") or (name.isdigit() and int(name) >= len(present)):
-            break
-        gpus.append(name)
-    return gpus
-
-
-def gpu_count() -> int:
-    """The number of GPUs that this process may use."""
-    return len(visible_gpus())
-
-
-def gpus_of(server: int, gpus_per_server: int, visible: Sequence[str]) -> list[str]:
-    """The GPUs of server number `server` (from 0). PlainError if there are too few."""
-    mine = list(visible[server * gpus_per_server : (server + 1) * gpus_per_server])
-    if len(mine) < gpus_per_server:
-        raise PlainError(
-            f"server {server} needs {gpus_per_server} GPU(s), but only {len(visible)} are visible in all; set "
-            f"servers.count and servers.gpus_per_server to fit, or servers.engine: sglang-cpu for a run without GPUs"
-        )
-    return mine
 
 
 @dataclass(frozen=True)
@@ -236,6 +218,21 @@ class Granted:
     served_name: str
     content: dict[str, Any]
     speed: dict[str, Any]
+
+
+def granted_line(found: "Granted", asked: Mapping[str, Any]) -> str:
+    """What a server granted, beside what its flags asked."""
+    seats = asked.get("max-running-requests") or "as many as fit"
+    context = asked.get("context-length") or "the model's own"
+    settings = [f"{name.replace('_', '-')} {found.speed[name]}" for name in SHOWN if found.speed.get(name) is not None]
+    return ", ".join(
+        [
+            f"{found.seats} seats (asked: {seats})",
+            f"{found.token_capacity:,} tokens of cache",
+            f"a context of {found.context_length:,} (asked: {context})",
+            *settings,
+        ]
+    )
 
 
 def granted(url: str, key: str | None) -> Granted:

@@ -47,13 +47,14 @@ def ensure(path: str, revision: str | None, sglang_python: Path | None) -> Path:
         return _embedded(path.removeprefix(EMBEDDED), sglang_python)
     local = Path(path).expanduser()
     if local.is_dir():
-        return _checked(local.absolute(), path)
+        return checked(local.absolute(), path)
     if not HUB_ID.fullmatch(path):
         raise PlainError(f"model.path: {path} is no folder here, and no hub id (organization/name)")
-    return _checked(_from_hub(path, revision), path)
+    return checked(_from_hub(path, revision), path)
 
 
-def _checked(folder: Path, named: str) -> Path:
+def checked(folder: Path, named: str) -> Path:
+    """The folder, if it holds a model with all its weights; PlainError with what it lacks."""
     if not (folder / "config.json").is_file():
         raise PlainError(f"model.path: {named} has no config.json (looked in {folder}): it is no model's folder")
     index = folder / "model.safetensors.index.json"
@@ -136,14 +137,14 @@ def wanted_files(names: Iterable[str]) -> list[str]:
 def _from_hub(name: str, revision: str | None) -> Path:
     pinned = revision is not None and COMMIT.fullmatch(revision) is not None
     try:
-        if (pinned or constants.HF_HUB_OFFLINE) and (cached := _cached(name, revision)) is not None:
-            return cached
+        if (pinned or constants.HF_HUB_OFFLINE) and (here := cached(name, revision)) is not None:
+            return here
         # The commit is asked for once, and then named: a branch that moves meanwhile would mix two models.
         info = huggingface_hub.HfApi().model_info(name, revision=revision, files_metadata=True)
-        folder = _cached(name, info.sha) or _download(name, info)
+        folder = cached(name, info.sha) or _download(name, info)
         if not pinned and info.sha is not None:
             # What the hub's client notes of a branch, and reads offline (its documented cache format).
-            ref = _cache_of(name) / "refs" / (revision or "main")
+            ref = cache_of(name) / "refs" / (revision or "main")
             files.write_bytes(ref, info.sha.encode())
         return folder
     except (OSError, httpx2.HTTPError, errors.RevisionResolutionError) as error:
@@ -154,7 +155,7 @@ def _download(name: str, info: huggingface_hub.ModelInfo) -> Path:
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
     wanted = wanted_files(sizes)
     total = sum(sizes[file] for file in wanted)
-    cache = _cache_of(name)
+    cache = cache_of(name)
     cache.mkdir(parents=True, exist_ok=True)
     installer.check_room(f"downloading {name}", cache, (total - installer.folder_bytes(cache)) / 1e6)
     say(f"downloading {name} at {info.sha}: {len(wanted)} files, {total / 1e9:,.2f} GB, to {cache}")
@@ -165,11 +166,24 @@ def _download(name: str, info: huggingface_hub.ModelInfo) -> Path:
         return Path(huggingface_hub.snapshot_download(name, revision=info.sha, allow_patterns=patterns))
 
 
-def _cache_of(name: str) -> Path:
+def download_bytes(name: str, revision: str) -> tuple[int, int]:
+    """Bytes of a hub model's files that a server needs, and those of the model that are in the cache. PlainError."""
+    api = huggingface_hub.HfApi(endpoint=hub.endpoint())
+    try:
+        info = hub.patiently(lambda: api.model_info(name, revision=revision, files_metadata=True, timeout=hub.TIMEOUT))
+    except (OSError, httpx2.HTTPError, errors.RevisionResolutionError) as error:
+        raise PlainError(_hub_trouble(name, revision, error)) from error
+    sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
+    folder = cache_of(name)
+    return sum(sizes[file] for file in wanted_files(sizes)), installer.folder_bytes(folder) if folder.is_dir() else 0
+
+
+def cache_of(name: str) -> Path:
+    """The folder of a hub model in the hub's cache."""
     return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model")
 
 
-def _cached(name: str, revision: str | None) -> Path | None:
+def cached(name: str, revision: str | None) -> Path | None:
     """The snapshot in the hub's cache; None if it isn't there or lacks a file that a server needs."""
     kinds = [f"*{ending}" for ending in (".safetensors", *SIDE_FILES)]
     for others in (["*/*"], ["*/*", "consolidated*"]):  # see wanted_files
@@ -177,7 +191,7 @@ def _cached(name: str, revision: str | None) -> Path | None:
             folder = huggingface_hub.snapshot_download(
                 name, revision=revision, allow_patterns=kinds, ignore_patterns=others, local_files_only=True
             )
-            return _checked(Path(folder), name)
+            return checked(Path(folder), name)
         except (errors.LocalEntryNotFoundError, PlainError):
             pass
     return None

@@ -46,23 +46,27 @@ def open_for_start(path: Path, number: int, argv: list[str]) -> Iterator[int]:
 def telling_lines(path: Path) -> list[str]:
     """The lines since the log's last start that say what went wrong, made fit for a terminal, the last 15 at most.
 
-    Exceptions and complaints; where there are none, the end of the log. Control characters are dropped, secrets
-    masked, long lines cut. No log is no lines.
+    Exceptions and complaints; where there are none, the end of the log. Long lines are cut.
     """
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-            tail = file.read()
-    except FileNotFoundError:
-        return []
-    if (start := tail.rfind(HEADER)) >= 0:
-        tail = tail[start:].partition(b"\n")[2]
-    lines = [_visible(line) for line in re.split(r"[\r\n]+", tail.decode(errors="replace"))]
-    lines = [line for line in lines if line.strip() and not CHAIN.match(line)]
+    lines = [line for line in tail(path) if not CHAIN.match(line)]
     telling = [line for line in lines if EXCEPTION.match(line) or COMPLAINT.match(line)]
     # Servers repeat one complaint from each of their processes: once is enough, where it was said last.
     unique = list(dict.fromkeys(reversed(telling or lines)))[:MOST_LINES]
     return [line[:MOST_CHARACTERS] for line in reversed(unique)]
+
+
+def tail(path: Path) -> list[str]:
+    """The log's last lines, of its last start; control characters are dropped, secrets masked. No log is no lines."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            end = file.read()
+    except FileNotFoundError:
+        return []
+    if (start := end.rfind(HEADER)) >= 0:
+        end = end[start:].partition(b"\n")[2]
+    lines = [_visible(line) for line in re.split(r"[\r\n]+", end.decode(errors="replace"))]
+    return [line for line in lines if line.strip()]
 
 
 def _visible(line: str) -> str:

@@ -11,7 +11,7 @@ from workflow_scripts import files
 from workflow_scripts.jobs import run_job, say, timed
 from workflow_scripts.publishing.restore import published_paths
 from workflow_scripts.run import Run
-from workflow_scripts.serving import environment, model
+from workflow_scripts.serving import builds, model
 
 
 def not_needed(run: Run) -> str | None:
@@ -36,7 +36,7 @@ def main() -> None:
         files.write_json(stamp, {"skipped": reason})
         return
     with timed(run.folder, "setup"):
-        built = environment.ensure(run.config.servers.engine)
+        built = builds.ensure(run.config.servers, check=stamp.stem == "environment")
         if stamp.stem == "environment":
             files.write_json(stamp, {"environment": built.folder.name})
         else:

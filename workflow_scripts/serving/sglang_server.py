@@ -1,11 +1,12 @@
 """Run one SGLang server: `python -P sglang_server.py FLAGS`, with the server environment's own Python.
 
-This file stands alone: it is started by path, in an environment that doesn't hold this package. It adds three things to
-`sglang serve`:
+This file stands alone: it is started by path, in an environment that doesn't hold this package. To `sglang serve` it
+adds:
 
 - the API key comes from the file that DRAFTMILL_SERVER_KEY_FILE names, not from argv, where every user could read it,
   and is masked in the log;
-- a flag that this SGLang doesn't know ends the start before a model is loaded, and the message names the nearest one;
+- `--list-flags` prints what flags this SGLang knows, so that they are checked before a model is loaded;
+- `--check-imports` imports what a server imports, so that an environment is tried before it counts as one;
 - under DRAFTMILL_ENGINE=sglang-cpu, what SGLang 0.5.23 needs to run on a CPU from PyPI's wheels alone.
 
 SGLang's scheduler and detokenizer are spawned processes that import this file again: what must hold in them too is done
@@ -13,8 +14,8 @@ at import. Sources: sglang/launch_server.py, srt/server_args.py (prepare_server_
 """
 
 import argparse
-import difflib
 import importlib
+import json
 import logging
 import os
 import sys
@@ -24,9 +25,6 @@ from typing import Any, NoReturn
 
 KEY_FILE_VARIABLE = "DRAFTMILL_SERVER_KEY_FILE"
 ENGINE_VARIABLE = "DRAFTMILL_ENGINE"
-
-# Flags of other SGLang versions, and what 0.5.23 calls them.
-RENAMED = {"--mamba-scheduler-strategy": "--mamba-radix-cache-strategy"}
 
 # What SGLang's CPU engine imports from sgl_kernel, which has no CPU wheel. All serve speculative decoding.
 SGL_KERNEL_NAMES = (
@@ -89,20 +87,18 @@ def mask_in_logs(key: str) -> None:
     logging.setLogRecordFactory(masked)
 
 
-def check_flags(argv: list[str]) -> None:
-    """Exit with one plain line if this SGLang's parser doesn't know a flag."""
+def list_flags() -> None:
+    """Print this SGLang's version and its flags as JSON: `{"version", "flags": {"--name": [choices] or null}}`."""
     from sglang.srt.server_args import ServerArgs
 
     parser = argparse.ArgumentParser(prog="sglang serve", allow_abbrev=False)
     ServerArgs.add_cli_args(parser)
-    known = sorted({option for action in parser._actions for option in action.option_strings})
-    for word in argv:
-        flag = word.split("=")[0]
-        if flag.startswith("--") and flag not in known:
-            nearest = [RENAMED[flag]] if flag in RENAMED else difflib.get_close_matches(flag, known, n=3)
-            version = importlib.import_module("sglang").__version__
-            hint = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
-            sys.exit(f"error: SGLang {version} has no flag {flag}{hint} (servers.args in the config)")
+    flags = {
+        option: sorted(map(str, action.choices)) if action.choices else None
+        for action in parser._actions
+        for option in action.option_strings
+    }
+    print(json.dumps({"version": importlib.import_module("sglang").__version__, "flags": flags}))
 
 
 def main() -> None:
@@ -110,7 +106,6 @@ def main() -> None:
     from sglang.srt.server_args import prepare_server_args
     from sglang.srt.utils import kill_process_tree
 
-    check_flags(sys.argv[1:])
     server_args = prepare_server_args(sys.argv[1:])
     if KEY is not None:
         server_args.api_key = KEY
@@ -126,6 +121,15 @@ def check_imports() -> None:
     import sglang.srt.entrypoints.http_server
     import sglang.srt.managers.scheduler
 
+    if os.environ.get(ENGINE_VARIABLE) != "sglang-cpu":
+        import flashinfer  # noqa: F401
+        import sgl_kernel  # noqa: F401
+        import torch
+
+        if torch.version.cuda is None:
+            sys.exit(f"error: torch {torch.__version__} is a build without CUDA")
+        if os.path.exists("/proc/driver/nvidia/version"):  # noqa: PTH110
+            torch.cuda.init()  # says what is wrong with the driver
     print(f"sglang {sglang.__version__} imports")
 
 
@@ -137,5 +141,7 @@ if KEY:
 if __name__ == "__main__":
     if sys.argv[1:] == ["--check-imports"]:
         check_imports()
+    elif sys.argv[1:] == ["--list-flags"]:
+        list_flags()
     else:
         main()

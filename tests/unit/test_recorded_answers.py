@@ -1,0 +1,80 @@
+"""Recorded answers through real chat templates: where a mask begins and ends, and what can't be used."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from tests.standin.tiny_tokenizer import make_tokenizer
+from workflow_scripts.records import Message
+from workflow_scripts.training.recorded import Renderings
+
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+CALL: Any = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Paris"}'}}
+ASKED: list[Message] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is the weather?"}]
+
+
+def tokenizer(folder: Path, template: str) -> Any:
+    return AutoTokenizer.from_pretrained(make_tokenizer(folder, template))
+
+
+# What the target would have had to say after the opening of its answer, thinking or not.
+SAID = {
+    ("chatml", None): "It rains.<|im_end|>",
+    ("qwen3", None): "<think>\n\n</think>\n\nIt rains.<|im_end|>",
+    ("qwen3", False): "It rains.<|im_end|>",
+    ("qwen3_6", None): "\n</think>\n\nIt rains.<|im_end|>",
+    ("qwen3_6", False): "It rains.<|im_end|>",
+}
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_the_mask_begins_where_the_template_opens_an_answer_and_ends_with_the_turn(
+    case: tuple[str, bool | None], tmp_path: Path
+) -> None:
+    template, thinking = case
+    own = tokenizer(tmp_path, template)
+    kwargs = {} if thinking is None else {"enable_thinking": thinking}
+    sampling = {"chat_template_kwargs": kwargs}
+    messages: list[Message] = [*ASKED, {"role": "assistant", "content": "It rains."}]
+    turn = Renderings(own).turn(messages, None, sampling)
+    asked = own.apply_chat_template(ASKED, tokenize=False, add_generation_prompt=True, **kwargs)
+    assert turn["prompt_token_ids"] == own(asked, add_special_tokens=False)["input_ids"]
+    assert (turn["class"], own.decode(turn["response_token_ids"])) == ("complete", SAID[case])
+
+
+def test_thoughts_and_calls_are_the_answers_too(tmp_path: Path) -> None:
+    own = tokenizer(tmp_path, "qwen3")
+    called: Message = {"role": "assistant", "content": "", "reasoning_content": "Look it up.", "tool_calls": [CALL]}
+    result: Message = {"role": "tool", "content": "rain", "tool_call_id": "1"}
+    renderings = Renderings(own)
+    first = renderings.turn([*ASKED, called], [TOOL], {})
+    said = own.decode(first["response_token_ids"])
+    assert first["class"] == "tool_call" and said.startswith("<think>\nLook it up.\n</think>")
+    assert '{"name": "weather", "arguments": {"city": "Paris"}}' in said and said.endswith("</tool_call><|im_end|>")
+    second = renderings.turn([*ASKED, called, result, {"role": "assistant", "content": "Rain."}], [TOOL], {})
+    assert own.decode(second["response_token_ids"]).endswith("Rain.<|im_end|>")
+    assert "rain\n</tool_response>" in own.decode(second["prompt_token_ids"])
+
+
+def test_what_the_template_refuses_or_writes_otherwise_is_told(tmp_path: Path) -> None:
+    own = tokenizer(tmp_path, "chatml")
+    messages: list[Message] = [*ASKED, {"role": "assistant", "content": "It rains."}]
+    own.chat_template = "{{ raise_exception('no') }}"
+    assert Renderings(own).turn(messages, None, {})["unusable"] == "refused by the template"
+    own.chat_template = "{% if add_generation_prompt %}open{% else %}{{ messages | length }}{% endif %}"
+    assert "opens an answer otherwise" in Renderings(own).turn(messages, None, {})["unusable"]
+
+
+def test_an_answer_whose_first_token_reaches_back_is_tokenized_by_itself(tmp_path: Path) -> None:
+    own = tokenizer(tmp_path, "chatml")
+    own.chat_template = "{{ messages[0].content }}{% if messages | length > 1 %}{{ messages[1].content }}{% endif %}"
+    asked, answer = "What is the wea", "ther like"  # "weather" is one token or few
+    turn = Renderings(own).turn(
+        [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}], None, {}
+    )
+    assert turn["prompt_token_ids"] == own(asked, add_special_tokens=False)["input_ids"]
+    assert turn["response_token_ids"] == own(answer, add_special_tokens=False)["input_ids"]
+    whole = own(asked + answer, add_special_tokens=False)["input_ids"]
+    assert whole != turn["prompt_token_ids"] + turn["response_token_ids"]

@@ -1,0 +1,86 @@
+"""Rows against a plain restatement of what they must be, over any turns and any settings."""
+
+from typing import Any, get_args
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.training_cases import VOCABULARY, completion, turn
+from workflow_scripts.config import Training
+from workflow_scripts.config.outputs import LONGER
+from workflow_scripts.records import TurnClass
+from workflow_scripts.training.rows import Rows
+from workflow_scripts.training.windows import WINDOWS, Costs, cut, supervised
+
+IDS = st.integers(0, VOCABULARY - 1)
+CLASSES = [kind for kind in get_args(TurnClass) if kind != "aborted"]
+
+
+@st.composite
+def turns(draw: st.DrawFn) -> dict[str, Any]:
+    kind = draw(st.sampled_from(CLASSES))
+    least = 0 if kind == "empty" else 1
+    return turn(draw(st.lists(IDS, min_size=1, max_size=40)), draw(st.lists(IDS, min_size=least, max_size=40)), kind)
+
+
+answers = st.builds(
+    lambda name, source, made: completion(name, *made, source=source),
+    st.text("ab", max_size=3),
+    st.sampled_from("ab"),
+    st.lists(turns(), min_size=1, max_size=4),
+)
+settings = st.builds(
+    Training,
+    keep=st.lists(st.sampled_from(CLASSES), unique=True),
+    min_supervised_tokens=st.integers(1, 20),
+    max_tokens=st.integers(1, 60),
+    longer=st.sampled_from(LONGER),
+    source_rows=st.dictionaries(st.sampled_from("ab"), st.integers(1, 3)),
+)
+
+
+@given(settings, st.lists(answers, max_size=8))
+def test_supervised_tokens_in_are_kept_or_dropped_for_a_reason(training: Training, made: list[dict[str, Any]]) -> None:
+    rows = Rows(training, VOCABULARY, "Make it again")
+    kept = [(answered, row) for answered in made for row in rows.of(answered)]
+    report = rows.account.report()
+    every = [turn for answered in made for turn in answered["turns"]]
+    assert report["turns"] == len(every) == len(kept) + sum(report["dropped"].values())
+    tokens = sum(len(turn["response_token_ids"]) for turn in every)
+    assert report["supervised_tokens"] == sum(int(row.mask.sum()) for _, row in kept)
+    assert report["supervised_tokens_in"] == tokens
+    assert tokens == report["supervised_tokens"] + sum(report["supervised_tokens_dropped"].values())
+    for source, most in training.source_rows.items():
+        assert sum(row.source == source for _, row in kept) <= most
+    for answered, row in kept:
+        turn = answered["turns"][row.turn]
+        prompt, response = turn["prompt_token_ids"], turn["response_token_ids"]
+        whole, ids = prompt + response, row.ids.tolist()
+        assert turn["class"] == row.kind and row.kind in training.keep
+        assert len(ids) == len(row.mask) == min(len(whole), training.max_tokens)
+        assert set(row.mask.tolist()) <= {0, 1} and row.mask.sum() >= training.min_supervised_tokens
+        start = row.prompt and len(prompt) - row.prompt
+        assert whole[start : start + len(ids)] == ids  # a stretch of what the server saw and said
+        assert row.mask.tolist() == [int(at >= len(prompt)) for at in range(start, start + len(ids))]
+        assert start == 0 or training.longer == "supervised"
+
+
+@given(st.integers(1, 50), st.integers(1, 50), st.integers(2, 60))
+def test_the_cut_for_supervised_tokens_keeps_as_many_as_any(prompt: int, response: int, window: int) -> None:
+    kept = {longer: supervised(prompt, *cut(prompt, response, window, longer)) for longer in LONGER}
+    assert kept["supervised"] == min(response, window - 1 if prompt + response > window else response)
+    assert kept["supervised"] >= kept["right"] >= kept["drop"]
+    start, end = cut(prompt, response, window, "supervised")
+    assert start < prompt and end - start == min(window, prompt + response)
+
+
+def test_windows_tell_what_they_would_cost() -> None:
+    costs = Costs()
+    for prompt, response in ((1000, 500), (2000, 1000), (10_000, 8_000)):
+        costs.add(prompt, response)
+    report = {told["window"]: told for told in costs.report()}
+    assert tuple(report) == WINDOWS
+    assert report[2048]["longer_rows"] == 2
+    assert report[2048]["lost"] == {"right": 952 + 8000, "supervised": 0 + 8000 - 2047, "drop": 9000}
+    assert report[16384]["lost"] == {"right": 18_000 - 16_384, "supervised": 0, "drop": 8000}
+    assert report[4096]["share"]["drop"] == round(8000 / 9500, 6)

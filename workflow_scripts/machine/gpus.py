@@ -1,0 +1,203 @@
+"""Cards, driver, and what this process may use: read from nvidia-smi and /proc/driver/nvidia.
+
+Formats: `nvidia-smi --help-query-gpu`, `--help-query-compute-apps`, `-L` and `topo -m` of drivers 535 to 595.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+from workflow_scripts.machine.host import Host
+
+CARD_FIELDS = "index,uuid,name,compute_cap,memory.total,memory.used,mig.mode.current"
+HOLDER_FIELDS = "gpu_uuid,pid,process_name,used_memory"
+VERSION_FILE = "/proc/driver/nvidia/version"
+MEBIBYTES_A_GIGABYTE = 1e9 / (1 << 20)
+
+CARD = re.compile(r"^GPU (\d+): .*\(UUID: (GPU-[\w-]+)\)")
+INSTANCE = re.compile(r"^\s+MIG (\S+)\s+Device\s+\d+: \(UUID: (MIG-[\w/-]+)\)")
+PROFILE_GIGABYTES = re.compile(r"\.(\d+)gb")
+NVLINK = re.compile(r"\bNV\d+\b")
+
+
+@dataclass(frozen=True)
+class Driver:
+    """The loaded driver: its version, and the newest CUDA that it serves."""
+
+    version: str
+    cuda: tuple[int, int] | None
+
+    @property
+    def major(self) -> int:
+        return int(self.version.split(".")[0])
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process with memory on a card; the driver tells no sizes to some containers."""
+
+    pid: int
+    name: str
+    mebibytes: int | None
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A MIG instance: a slice of a card, to CUDA a device of its own."""
+
+    uuid: str
+    profile: str  # "3g.40gb"
+
+    @property
+    def mebibytes(self) -> int:
+        found = PROFILE_GIGABYTES.search(self.profile)
+        return int(found[1]) * 1024 if found else 0
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A card. Memory in MiB; `capability` is CUDA's compute capability: (12, 0) is SM120."""
+
+    index: int
+    uuid: str
+    name: str
+    capability: tuple[int, int]
+    mebibytes: int
+    used: int
+    mig: bool = False
+    instances: list[Instance] = field(default_factory=list)
+    holders: list[Holder] = field(default_factory=list)
+
+    @property
+    def sm(self) -> int:
+        return self.capability[0] * 10 + self.capability[1]
+
+    @property
+    def gigabytes(self) -> float:
+        return self.mebibytes / MEBIBYTES_A_GIGABYTE
+
+
+@dataclass(frozen=True)
+class Device:
+    """What CUDA gives a process as one device: a card or a MIG instance. `name` is for CUDA_VISIBLE_DEVICES."""
+
+    name: str
+    gpu: Gpu
+    instance: Instance | None = None
+
+    @property
+    def mebibytes(self) -> int:
+        return self.gpu.mebibytes if self.instance is None else self.instance.mebibytes
+
+    @property
+    def key(self) -> str:
+        """The same for the same device, however it is named."""
+        return self.gpu.uuid if self.instance is None else self.instance.uuid
+
+
+def driver(host: Host) -> Driver | None:
+    """The driver that is loaded; None without one."""
+    version = _first(r"Kernel Module(?:\s+for\s+\S+)?\s+(\d+\.\d+(?:\.\d+)?)", host.read(VERSION_FILE))
+    banner = host.run(["nvidia-smi"])
+    version = version or _first(r"Driver Version: (\d+\.\d+(?:\.\d+)?)", banner)
+    if version is None:
+        return None
+    cuda = _first(r"CUDA (?:UMD )?Version: (\d+\.\d+)", banner)  # newer drivers tell the user-mode driver's apart
+    major, minor = cuda.split(".") if cuda else ("", "")
+    return Driver(version, (int(major), int(minor)) if cuda else None)
+
+
+def _first(pattern: str, text: str | None) -> str | None:
+    found = re.search(pattern, text or "")
+    return found[1] if found else None
+
+
+def cards(host: Host) -> list[Gpu]:
+    """The machine's cards, in nvidia-smi's order, which is CUDA's under CUDA_DEVICE_ORDER=PCI_BUS_ID."""
+    listing = host.run(["nvidia-smi", f"--query-gpu={CARD_FIELDS}", "--format=csv,noheader,nounits"])
+    holders = _holders(host)
+    instances = _instances(host)
+    found = []
+    for line in (listing or "").splitlines():
+        parts = [part.strip() for part in line.split(",")]
+        if len(parts) != 7 or not parts[0].isdigit():
+            continue
+        index, uuid, name, capability, total, used, mig = parts
+        major, _, minor = capability.partition(".")
+        found.append(
+            Gpu(
+                index=int(index),
+                uuid=uuid,
+                name=name,
+                capability=(_whole(major), _whole(minor)),
+                mebibytes=_whole(total),
+                used=_whole(used),
+                mig=mig == "Enabled",
+                instances=instances.get(uuid, []),
+                holders=holders.get(uuid, []),
+            )
+        )
+    return found
+
+
+def _whole(text: str) -> int:
+    return int(text) if text.isdigit() else 0  # "[N/A]", where the driver doesn't tell
+
+
+def _holders(host: Host) -> dict[str, list[Holder]]:
+    listing = host.run(["nvidia-smi", f"--query-compute-apps={HOLDER_FIELDS}", "--format=csv,noheader,nounits"])
+    found: dict[str, list[Holder]] = {}
+    for line in (listing or "").splitlines():
+        parts = [part.strip() for part in line.split(",")]
+        if len(parts) >= 4 and parts[1].isdigit():
+            memory = int(parts[-1]) if parts[-1].isdigit() else None
+            found.setdefault(parts[0], []).append(Holder(int(parts[1]), ", ".join(parts[2:-1]), memory))
+    return found
+
+
+def _instances(host: Host) -> dict[str, list[Instance]]:
+    found: dict[str, list[Instance]] = {}
+    card = ""
+    for line in (host.run(["nvidia-smi", "-L"]) or "").splitlines():
+        if top := CARD.match(line):
+            card = top[2]
+        elif part := INSTANCE.match(line):
+            found.setdefault(card, []).append(Instance(part[2], part[1]))
+    return found
+
+
+def devices(found: list[Gpu], allowed: str | None) -> list[Device]:
+    """What this process may use, `allowed` being CUDA_VISIBLE_DEVICES, read as CUDA reads it.
+
+    The first name that is no device ends the list; a UUID may be cut short where that is unique. Of a card in MIG
+    mode there are its instances.
+    """
+    if allowed is None:
+        return [device for gpu in found for device in _of(gpu, str(gpu.index))]
+    usable: list[Device] = []
+    for name in (part.strip() for part in allowed.split(",")):
+        matching = _named(found, name)
+        if not matching:
+            break
+        usable += matching
+    return usable
+
+
+def _named(found: list[Gpu], name: str) -> list[Device]:
+    if name.isdigit():
+        return _of(found[int(name)], name) if int(name) < len(found) else []
+    if name.startswith("MIG-"):
+        parts = [(gpu, part) for gpu in found for part in gpu.instances if part.uuid.startswith(name)]
+        return [Device(name, *parts[0])] if len(parts) == 1 else []
+    matching = [gpu for gpu in found if name.startswith("GPU-") and gpu.uuid.startswith(name)]
+    return _of(matching[0], name) if len(matching) == 1 else []
+
+
+def _of(gpu: Gpu, name: str) -> list[Device]:
+    return [Device(part.uuid, gpu, part) for part in gpu.instances] if gpu.mig else [Device(name, gpu)]
+
+
+def linked(host: Host) -> bool:
+    """Whether NVLink joins any two cards, as the topology matrix says (NV and the number of links)."""
+    matrix = host.run(["nvidia-smi", "topo", "-m"]) or ""
+    rows = [line for line in matrix.splitlines() if re.match(r"^(\x1b\[\d+m)?GPU\d+\s", line)]
+    return any(NVLINK.search(row) for row in rows)
