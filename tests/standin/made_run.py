@@ -10,9 +10,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import polars as pl
-import pyarrow.parquet as pq
 import yaml
 
 from workflow_scripts import files
@@ -20,7 +20,8 @@ from workflow_scripts.completions.by_source import BySource
 from workflow_scripts.completions.finish import keys_sha256
 from workflow_scripts.records import Sidecar
 from workflow_scripts.run import Run
-from workflow_scripts.training.export import _table
+from workflow_scripts.training.rows import Row
+from workflow_scripts.training.shards import Origin, Shards, writers
 
 BEGAN = 1_790_000_000.0
 SOURCES = {  # of a hundred prompts, and the mean of its answers in tokens
@@ -214,19 +215,15 @@ def _write_records(run: Run, counts: Counter[str], prompts: int) -> None:
 
 
 def _write_training(run: Run) -> None:
-    path = run.folder / "training" / "1a2b3c4d" / "train-00000.parquet"
-    rows = []
-    for row in files.read_jsonl_zst(run.completions(run.chunks()[0])):
-        turn = row["turns"][0]
-        ids = [*turn["prompt_token_ids"], *turn["response_token_ids"]]
-        mask = [0] * len(turn["prompt_token_ids"]) + [1] * len(turn["response_token_ids"])
-        about = {"prompt_id": row["prompt_id"], "sample": 0, "turn": 0, "source": row["source"]}
-        rows.append({"input_ids": ids, "loss_mask": mask, **about, "class": turn["class"]})
-    with files.atomic_path(path) as tmp:
-        pq.write_table(_table(rows), tmp)
-    entry = {"path": path.name, "bytes": path.stat().st_size, "sha256": files.sha256_file(path), "rows": len(rows)}
-    index = {"files": [entry], "rows": len(rows), "tokens": 0, "supervised_tokens": 0, "dropped": {}}
-    files.write_json(path.parent / "training.json", index)
+    folder = run.folder / "training" / "1a2b3c4d"
+    with Shards(folder, "train", writers(["parquet", "jsonl"], Origin(True, "made"))) as shards:
+        for row in files.read_jsonl_zst(run.completions(run.chunks()[0])):
+            turn = row["turns"][0]
+            prompt, response = turn["prompt_token_ids"], turn["response_token_ids"]
+            ids = np.array(prompt + response, dtype=np.int32)
+            shards.add(Row(row["prompt_id"], 0, 0, row["source"], turn["class"], ids, len(prompt)), len(ids))
+    index = {"files": shards.entries, "rows": shards.rows, "tokens": shards.tokens}
+    files.write_json(folder / "training.json", index | {"supervised_tokens": 0, "dropped": {}})
 
 
 def _write_progress(run: Run, chance: random.Random, sidecars: list[Sidecar]) -> None:

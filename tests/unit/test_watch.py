@@ -10,6 +10,8 @@ import pytest
 
 from tests.standin.made_run import BEGAN, make
 from workflow_scripts import files
+from workflow_scripts.machine import gpus
+from workflow_scripts.machine.host import Answer, Host
 from workflow_scripts.reporting import servers_now
 from workflow_scripts.reporting.counted import Counted, owed
 from workflow_scripts.reporting.pace import Pace
@@ -44,7 +46,7 @@ def test_lines_fit(run: Run, width: int) -> None:
     seen = Watched(run).snapshot()
     seen["state"], seen["since"], seen["left"] = "running", time.time() - 100_000, {"seconds": [4000, 300_000]}
     seen["servers"] = [server("server 0"), server("http://a-host-with-a-long-name.example.org:30000", "elsewhere")]
-    seen["gpus"] = [{"index": "0", "name": "NVIDIA H200" * 5, "use": 99.0, "used": 1.0, "total": None}]
+    seen["gpus"] = [{"index": "0", "name": "NVIDIA H200" * 5, "percent": 99.0, "used": 1.0, "total": None}]
     text = lines(seen, width)
     assert all(columns(line) <= width for line in text)
     assert all(character.isprintable() for line in text for character in line)
@@ -144,16 +146,14 @@ def test_times_as_people_say_them() -> None:
     assert [_span(seconds) for seconds in (5, 600, 9000, 400_000)] == ["5 s", "10 min", "2 h 30 min", "4 d 15 h"]
 
 
-def test_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert servers_now.gpus() == []
-    script = "#!/bin/sh\necho '0, NVIDIA H200, 97, 120000, 143771'\necho '1, NVIDIA H200, [N/A], 12, 143771'\n"
-    files.write_bytes(tmp_path / "nvidia-smi", script.encode(), mode=0o755)
-    one, other = servers_now.gpus()
-    assert one == {"index": "0", "name": "NVIDIA H200", "use": 97.0, "used": 120000.0, "total": 143771.0}
-    assert other["use"] is None
-    files.write_bytes(tmp_path / "nvidia-smi", b"#!/bin/sh\nexit 9\n", mode=0o755)
-    assert servers_now.gpus() == []
+def test_gpus() -> None:
+    def told(answer: Answer | None) -> list[gpus.Use]:
+        return gpus.use(Host(lambda _: answer, lambda _: None, lambda _: False, {}))
+
+    one, other = told(Answer(True, "0, NVIDIA H200, 97, 120000, 143771\n1, NVIDIA H200, [N/A], 12, 143771\n"))
+    assert one == gpus.Use("0", "NVIDIA H200", 97.0, 120000.0, 143771.0)
+    assert other.percent is None
+    assert told(Answer(False, "NVIDIA-SMI has failed")) == told(None) == []
 
 
 def test_a_server_that_does_not_answer_tells_nothing(run: Run) -> None:

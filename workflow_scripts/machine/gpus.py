@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from workflow_scripts.machine.host import Host
 
 CARD_FIELDS = "index,uuid,name,compute_cap,memory.total,memory.used,mig.mode.current"
+USE_FIELDS = "index,name,utilization.gpu,memory.used,memory.total"
 HOLDER_FIELDS = "gpu_uuid,pid,process_name,used_memory"
 VERSION_FILE = "/proc/driver/nvidia/version"
 MEBIBYTES_A_GIGABYTE = 1e9 / (1 << 20)
@@ -38,6 +39,17 @@ class Holder:
     pid: int
     name: str
     mebibytes: int | None
+
+
+@dataclass(frozen=True)
+class Use:
+    """How busy a card is: `percent` of its time, `used` of `total` MiB; None where the driver doesn't tell."""
+
+    index: str
+    name: str
+    percent: float | None
+    used: float | None
+    total: float | None
 
 
 @dataclass(frozen=True)
@@ -201,3 +213,17 @@ def linked(host: Host) -> bool:
     matrix = host.run(["nvidia-smi", "topo", "-m"]) or ""
     rows = [line for line in matrix.splitlines() if re.match(r"^(\x1b\[\d+m)?GPU\d+\s", line)]
     return any(NVLINK.search(row) for row in rows)
+
+
+def use(host: Host) -> list[Use]:
+    """How busy each card is now; none without a driver."""
+    listing = host.run(["nvidia-smi", f"--query-gpu={USE_FIELDS}", "--format=csv,noheader,nounits"])
+    rows = [[part.strip() for part in line.split(",")] for line in (listing or "").splitlines()]
+    return [Use(row[0], row[1], *map(_told, row[2:])) for row in rows if len(row) == 5]
+
+
+def _told(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None  # "[N/A]"

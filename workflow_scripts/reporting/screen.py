@@ -125,7 +125,7 @@ def _sources(seen: dict[str, Any]) -> list[str]:
 def _gpus(seen: dict[str, Any]) -> list[str]:
     found = [f"{'GPU':<40}{'use':>6}{'memory':>22}"] if seen["gpus"] else []
     for row in seen["gpus"]:
-        use = "-" if row["use"] is None else f"{row['use']:.0f} %"
+        use = "-" if row["percent"] is None else f"{row['percent']:.0f} %"
         memory = "-" if row["used"] is None else f"{row['used']:,.0f} of {row['total'] or 0:,.0f} MiB"
         found.append(f"{one_line(row['index'] + ' ' + row['name'], 39):<40}{use:>6}{memory:>22}")
     return found

@@ -1,9 +1,7 @@
-"""What the servers and GPUs of a run say of themselves now. Nothing is asked of them but to tell."""
+"""What the servers of a run say of themselves now. Nothing is asked of them but to tell."""
 
 import json
 import os
-import shutil
-import subprocess
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,7 +13,6 @@ from workflow_scripts.serving import supervisor
 from workflow_scripts.serving.endpoints import KEY_VARIABLE
 
 TIMEOUT = 2.0  # seconds; a server that reads a long prompt answers late
-GPU_COLUMNS = ("index", "name", "utilization.gpu", "memory.used", "memory.total")
 
 
 @dataclass(frozen=True)
@@ -82,28 +79,3 @@ def _loads(server: Server) -> list[dict[str, Any]]:
 def _sum(loads: list[dict[str, Any]], key: str) -> float | None:
     values = [load[key] for load in loads if isinstance(load.get(key), int | float)]
     return sum(values) if values else None
-
-
-def gpus() -> list[dict[str, Any]]:
-    """{"index", "name", "use": percent, "used", "total": MiB} of each GPU here; none without nvidia-smi."""
-    if shutil.which("nvidia-smi") is None:
-        return []
-    argv = ["nvidia-smi", f"--query-gpu={','.join(GPU_COLUMNS)}", "--format=csv,noheader,nounits"]
-    try:
-        lines = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=True).stdout.splitlines()
-    except (OSError, subprocess.SubprocessError):
-        return []
-    rows = [[part.strip() for part in line.split(",")] for line in lines]
-    return [
-        {"index": row[0], "name": row[1], "use": _number(row[2]), "used": _number(row[3]), "total": _number(row[4])}
-        for row in rows
-        if len(row) == len(GPU_COLUMNS)
-    ]
-
-
-def _number(text: str) -> float | None:
-    """A number; None for `[N/A]`."""
-    try:
-        return float(text)
-    except ValueError:
-        return None

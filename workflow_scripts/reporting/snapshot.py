@@ -12,7 +12,7 @@
     sources     [{"source", "owed", "done", "prompt_tokens", "output_tokens"}]
     classes     {class: {"count", "share", "recent"}}      shares of turns; recent: of the last five minutes, or null
     failures    {class: {"count", "recent"}}
-    gpus        [{"index", "name", "use", "used", "total"}]
+    gpus        [{"index", "name", "percent", "used", "total"}]     MiB
     alarms      [text]
 
 state: `drawing` (sources are read, prompts drawn), `running`, `interrupted`, `finished`.
@@ -20,10 +20,12 @@ state: `drawing` (sources are read, prompts drawn), `running`, `interrupted`, `f
 
 import math
 import time
+from dataclasses import asdict
 from typing import Any
 
 from workflow_scripts import files, identity, results_lock
 from workflow_scripts.completions.histogram import middle
+from workflow_scripts.machine import gpus, host
 from workflow_scripts.publishing.batches import BATCH, batch_names
 from workflow_scripts.records import SourceCounts
 from workflow_scripts.reporting import servers_now
@@ -89,7 +91,7 @@ class Watched:
             "sources": _sources(wanted or {}, counts),
             "classes": _classes(tally, recent),
             "failures": {kind: {"count": n, "recent": recent.failed[kind]} for kind, n in tally.failed.most_common()},
-            "gpus": servers_now.gpus(),
+            "gpus": [asdict(card) for card in gpus.use(host.here())],
             "alarms": alarms(run.folder / "alarms.jsonl"),
         }
 

@@ -21,8 +21,12 @@ def read(run: Run) -> Iterator[dict[str, Any]]:
     made = sorted(run.folder.glob("training/*/training.json"), key=lambda path: path.stat().st_mtime)
     if not made:
         raise PlainError(f"{run.folder} has no training shards yet")
-    for entry in files.read_json(made[-1], "files")["files"]:
-        with pq.ParquetFile(made[-1].parent / entry["path"]) as shard:
+    paths = [made[-1].parent / entry["path"] for entry in files.read_json(made[-1], "files")["files"]]
+    shards = [path for path in paths if path.suffix == ".parquet"]
+    if paths and not shards:
+        raise PlainError(f"{made[-1].parent} has no Parquet; add parquet to training.formats to look at rows here")
+    for path in shards:
+        with pq.ParquetFile(path) as shard:
             for batch in shard.iter_batches(64, columns=COLUMNS):
                 yield from batch.to_pylist()
 
