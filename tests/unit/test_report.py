@@ -76,6 +76,14 @@ def test_it_is_small_and_whole(page: str, run: Run) -> None:
     assert "org/Model-27B" in page and "c" * 40 in page and "server 1: more and more turns" in page
 
 
+def test_it_says_what_was_dropped_and_what_windows_cost(page: str) -> None:
+    cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", page)
+    told = ["class cut_in_thinking", "9", "9,000", "cut at max_tokens", "-", "12"]
+    assert any(cells[at : at + 6] == told for at in range(len(cells)))
+    assert any(cells[at : at + 5] == ["2,048", "7", "25.00%", "20.00%", "50.00%"] for at in range(len(cells)))
+    assert "A draft vocabulary of 32 ids covers 98.70 % of them." in page
+
+
 def test_its_data_is_json(page: str, run: Run) -> None:
     raw = re.search(r'id="data">(.*?)</script>', page, flags=re.DOTALL)
     assert raw is not None

@@ -21,6 +21,7 @@ from workflow_scripts.completions import progress
 from workflow_scripts.completions.by_source import BySource
 from workflow_scripts.completions.histogram import EDGES, middle
 from workflow_scripts.completions.redrive import standing_failures
+from workflow_scripts.config.outputs import LONGER
 from workflow_scripts.jobs import run_job, say, timed
 from workflow_scripts.records import Sidecar, SourceCounts
 from workflow_scripts.reporting import conversations, curves
@@ -85,7 +86,10 @@ def report(run: Run, receipts: list[Path]) -> bytes:
         failures=failures,
         provenance=made_of,
         conversations=conversations.sampled(run),
-        flat=list(_flat(summary)),
+        flat=list(_flat({key: value for key, value in summary.items() if key != "windows"})),
+        dropped_rows=_dropped(summary),
+        windows_rows=_windows(summary),
+        draft=summary.get("draft_vocabulary"),
         mix_rows=[[row["source"], _asked(row["asked"]), *(_number(row[key]) for key in MIX)] for row in mix],
         lengths_rows=[[row["source"], *(_number(row[key]) for key in LENGTHS)] for row in lengths],
         failures_rows=[[source, kind, _number(n)] for (source, kind), n in sorted(failures.items())],
@@ -112,6 +116,21 @@ def _mix(run: Run, counts: dict[str, SourceCounts], failures: Counter[tuple[str,
             }
         )
     return rows
+
+
+def _dropped(summary: dict[str, Any]) -> list[list[str]]:
+    """Turns that are no training rows, by reason, with their supervised tokens."""
+    tokens = summary.get("supervised_tokens_dropped", {})
+    turns = summary["training_dropped"]
+    return [[reason, _number(turns.get(reason)), _number(tokens.get(reason))] for reason in {**turns, **tokens}]
+
+
+def _windows(summary: dict[str, Any]) -> list[list[str]]:
+    """What windows of so many tokens would cost in supervised tokens, by the way to cut (training/windows.py)."""
+    return [
+        [_number(row["window"]), _number(row["longer_rows"]), *(f"{row['share'][way]:.2%}" for way in LONGER)]
+        for row in summary.get("windows", [])
+    ]
 
 
 def _flat(value: Any, at: str = "") -> Iterator[tuple[str, str]]:
