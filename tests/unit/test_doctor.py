@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,13 @@ def broken(world: World, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
         python = world.folder / "python"
         python.touch()
         settings["python"] = str(python)
+    elif fault == "model's config":
+        (world.model / "config.json").write_text('{"architectures": [')
+    elif fault == "desktop":
+        world.machine = machine("8x_h100")
+        world.machine.devices[0] = replace(
+            world.machine.devices[0], gpu=replace(world.machine.devices[0].gpu, used=6000)
+        )
     elif fault == "inodes":
         monkeypatch.setattr(host, "_inodes", lambda folder: (1_000_000, 10))
     elif fault == "open files":
@@ -179,6 +187,8 @@ FAULTS = {
     "no split": ("sources", "error", ["no split 'train'; there are: test"]),
     "store": ("store", "error", ["Access Denied", "s3:PutObject"]),
     "no environment": ("environment", "error", ["nowhere/python is not there", "name the python"]),
+    "model's config": ("doctor", "error", ["model/config.json is not valid JSON"]),
+    "desktop": ("gpus", "warning", ["GPU 0 is in use: 5.9 of 79.6 GiB"]),
     "inodes": ("disk", "error", ["10 inodes free", "another disk"]),
     "open files": ("limits", "error", ["files may be open", "ulimit -n"]),
     "ports": ("ports", "error", ["nothing can listen on 127.0.0.1", "loopback"]),
@@ -239,6 +249,22 @@ def test_only_what_the_remaining_jobs_need_is_looked_at(world: World, monkeypatc
     assert checks("chunk", "export") == {"gpus"}
     assert checks("publish_batch") == {"store"}
     assert checks("source", "chunk", "publish_start") == {"gpus", "sources", "store"}
+
+
+def test_a_model_that_cannot_be_read_hides_no_fault(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for fault in ("model's config", "no compiler", "gated", "store"):
+        broken(world, monkeypatch, fault)
+    assert {finding.check for finding in told(world.found())} == {"doctor", "toolkit", "sources", "store"}
+
+
+def test_of_a_run_that_is_answered_no_server_is_looked_at(world: World) -> None:
+    world.config["sources"]["a"]["take"] = 1
+    run = world.run()
+    assert examine.Needs.left(run) == examine.Needs()
+    for chunk in run.chunks():
+        files.write_json(run.sidecar(chunk), {})
+    run.manifest.touch()
+    assert examine.Needs.left(run) == examine.Needs(servers=False, sources=False)
 
 
 def test_a_start_asks_nothing_outside_this_machine(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

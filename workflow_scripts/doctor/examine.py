@@ -7,6 +7,7 @@ from workflow_scripts.doctor import datasets, host, servers, store, target
 from workflow_scripts.doctor.findings import Finding, errors, ordered
 from workflow_scripts.errors import PlainError
 from workflow_scripts.machine import Machine, look
+from workflow_scripts.publishing import restore
 from workflow_scripts.run import Run
 
 GENERATING = frozenset({"chunk", "redriven", "environment", "model"})
@@ -28,6 +29,12 @@ class Needs:
             sources=bool(rules & {"source", "manifest"}),
             store=any(rule.startswith("publish") for rule in rules),
         )
+
+    @classmethod
+    def left(cls, run: Run) -> "Needs":
+        """By what there is of the run, here and in its bucket."""
+        answered = all(run.sidecar(chunk).exists() for chunk in run.chunks()) or restore.nothing_left(run)
+        return cls(servers=not answered, sources=not run.manifest.exists())
 
 
 def examine(run: Run, needs: Needs, *, brief: bool, machine: Machine | None = None) -> list[Finding]:
@@ -84,8 +91,14 @@ def _launching(run: Run, brief: bool, machine: Machine | None) -> Iterator[Calla
         yield lambda: servers.compiler(seen)
         if config.servers.python is not None:
             yield lambda: servers.toolkit(seen.toolkit)
-    known = target.look(config, ask=not brief)
-    yield lambda: known.findings
+    known = target.Found(None, [])
+
+    def model() -> list[Finding]:
+        nonlocal known
+        known = target.look(config, ask=not brief)
+        return known.findings
+
+    yield model
     if (facts := known.facts) is not None:
         yield lambda: target.fits(config, facts, seen)
         yield lambda: target.template(config, facts)

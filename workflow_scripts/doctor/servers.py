@@ -23,16 +23,18 @@ def gpus(run: Run, machine: Machine) -> list[Finding]:
         return []
     found = caught("gpus", lambda: builds.chosen(config.servers, machine))
     if not machine.devices:
-        own = [] if found else errors("gpus", "no GPU can be used here: see nvidia-smi and CUDA_VISIBLE_DEVICES")
-        return found + own
+        why = builds.without_gpu(machine)  # which no build of ours has told where servers.python is the user's
+        return found or errors("gpus", *([why] if why else []))
     found += errors("gpus", *gpu_plan.device_problems(config, machine))
     found += notes("gpus", *gpu_plan.device_notes(config, machine))
     for number in range(gpu_plan.server_count(config, len(machine.devices))):
         state = supervisor.read_state(run.server(number))
         if state is not None and supervisor.is_live(state):
             continue  # it is held by our own server
-        held = (gpu_plan.busy(device) for device in gpu_plan.devices_of(number, config, machine))
-        found += errors("gpus", *(line for line in held if line))
+        for device in gpu_plan.devices_of(number, config, machine):
+            if line := gpu_plan.busy(device):
+                tell = errors if gpu_plan.crowded(device, config.servers.args) else warnings
+                found += tell("gpus", line)
     return found
 
 
