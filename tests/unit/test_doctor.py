@@ -16,7 +16,7 @@ from workflow_scripts.doctor.findings import Finding
 from workflow_scripts.errors import PlainError
 from workflow_scripts.machine import Machine
 from workflow_scripts.run import Run
-from workflow_scripts.serving import builds, environment, known_flags, launch
+from workflow_scripts.serving import builds, environment, known_flags, launch, model
 from workflow_scripts.serving.known_flags import Known
 from workflow_scripts.sources import hub
 
@@ -73,6 +73,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
     monkeypatch.setattr(store, "rights", rights)
     monkeypatch.setattr(hub, "resolve", resolve)
+    monkeypatch.setattr(hub, "unreachable", lambda: None)
     return made
 
 
@@ -265,6 +266,25 @@ def test_of_a_run_that_is_answered_no_server_is_looked_at(world: World) -> None:
         files.write_json(run.sidecar(chunk), {})
     run.manifest.touch()
     assert examine.Needs.left(run) == examine.Needs(servers=False, sources=False)
+
+
+def test_a_hub_that_cannot_be_reached_is_told_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "unreachable", lambda: "Name or service not known")
+    monkeypatch.setattr(model, "commit", raising(AssertionError("asked")))
+    monkeypatch.setattr(model, "cached", lambda name, revision: None)
+    world.hub = raising(AssertionError("asked"))
+    world.config["sources"]["b"] = {"dataset": "o/other", "take": 100}
+    world.config["prompts"] = {"max_prompt_tokens": 100}
+    world.config["model"]["path"] = "Qwen/Nowhere"
+    broken(world, monkeypatch, "store")
+    assert [(finding.check, finding.text.split(",")[0]) for finding in told(world.found())] == [
+        ("network", "https://huggingface.co can't be reached (Name or service not known)"),
+        ("store", "s3://bucket: Access Denied: it needs s3:PutObject"),
+    ]
+    # Who asks it nothing does not miss it.
+    world.config["sources"] = {"a": {"path": "a.jsonl"}}
+    world.config["model"]["path"] = str(world.model)
+    assert {finding.check for finding in told(world.found())} == {"store"}
 
 
 def test_a_start_asks_nothing_outside_this_machine(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

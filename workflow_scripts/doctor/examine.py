@@ -59,26 +59,48 @@ def _checks(run: Run, needs: Needs, brief: bool, machine: Machine | None) -> Ite
     yield lambda: host.disk(run)
     yield lambda: host.inodes(run)
     yield host.clock
+    ask = False  # whether the hub is asked
+    if not brief:
+        from workflow_scripts.sources import hub  # its libraries take a second
+
+        asking = _asks_hub(run, needs)
+        lost = hub.unreachable() if asking else None
+        ask = lost is None
+        yield lambda: errors("network", *([] if lost is None else [_unreachable(hub.endpoint(), lost)]))
+        if asking and ask:
+            yield lambda: host.clock_against(hub.endpoint())
     if needs.servers:
         yield lambda: host.open_files(run)
         if config.servers.urls:
             if not brief:
                 yield lambda: servers.running(run, _server_key())
         else:
-            yield from _launching(run, brief, machine)
+            yield from _launching(run, brief, machine, ask)
     if not brief:
-        yield lambda: target.tokenizer_there(config)
-        if needs.sources:
+        yield lambda: target.tokenizer_there(config, ask=ask)
+        if needs.sources and ask:
             yield lambda: datasets.sources(run)
         if needs.store:
             yield lambda: store.rights(run)
-        if any(source.dataset for source in config.sources.values()):
-            from workflow_scripts.sources import hub
-
-            yield lambda: host.clock_against(hub.endpoint())
 
 
-def _launching(run: Run, brief: bool, machine: Machine | None) -> Iterator[Callable[[], list[Finding]]]:
+def _asks_hub(run: Run, needs: Needs) -> bool:
+    """Whether something is the hub's, and not known yet."""
+    return (
+        (needs.sources and datasets.to_ask(run))
+        or target.tokenizer_to_ask(run.config)
+        or (needs.servers and not run.config.servers.urls and target.model_to_ask(run.config))
+    )
+
+
+def _unreachable(endpoint: str, why: str) -> str:
+    return (
+        f"{endpoint} can't be reached ({why}), so its datasets and models were not looked at: see to the network and "
+        f"the proxy (HTTPS_PROXY), or name a mirror as HF_ENDPOINT"
+    )
+
+
+def _launching(run: Run, brief: bool, machine: Machine | None, ask: bool) -> Iterator[Callable[[], list[Finding]]]:
     config = run.config
     seen = machine if machine is not None else _seen(run)
     yield host.ports
@@ -95,7 +117,7 @@ def _launching(run: Run, brief: bool, machine: Machine | None) -> Iterator[Calla
 
     def model() -> list[Finding]:
         nonlocal known
-        known = target.look(config, ask=not brief)
+        known = target.look(config, ask=ask)
         return known.findings
 
     yield model

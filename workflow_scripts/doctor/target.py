@@ -113,8 +113,27 @@ def template(config: Config, facts: ModelFacts) -> list[Finding]:
     return found
 
 
-def tokenizer_there(config: Config) -> list[Finding]:
+def of_hub(named: str) -> bool:
+    """Whether a model or tokenizer is the hub's, and not here."""
+    return HUB_ID.fullmatch(named) is not None and not Path(named).is_dir()
+
+
+def model_to_ask(config: Config) -> bool:
+    """Whether the model's start asks the hub: for its files, or what commit a branch is at."""
+    from workflow_scripts.serving import model
+
+    named, revision = config.model.path, config.model.revision
+    pinned = revision is not None and model.COMMIT.fullmatch(revision) is not None
+    return of_hub(named) and not (pinned and model.cached(named, revision) is not None)
+
+
+def tokenizer_to_ask(config: Config) -> bool:
+    """Whether prompts are counted by a tokenizer of the hub."""
+    return tokenizer.needed(config) and of_hub(config.model.tokenizer or config.model.path)
+
+
+def tokenizer_there(config: Config, *, ask: bool) -> list[Finding]:
     """Whether prompts can be counted, where they must be."""
-    if not tokenizer.needed(config):
+    if not tokenizer.needed(config) or (not ask and tokenizer_to_ask(config)):
         return []
     return caught("tokenizer", lambda: tokenizer.lock_tokenizer(config))
