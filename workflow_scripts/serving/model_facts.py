@@ -59,9 +59,9 @@ def of(config: Mapping[str, Any], weights: int, template: str | None) -> ModelFa
     text = config.get("text_config")
     inner: Mapping[str, Any] = text if isinstance(text, dict) else config
     layers = _layers(inner)
-    architectures = config.get("architectures") or inner.get("architectures") or [""]
+    architectures = config.get("architectures") or inner.get("architectures")
     return ModelFacts(
-        architecture=str(architectures[0]),
+        architecture=str(architectures[0]) if architectures and isinstance(architectures, list) else "",
         model_type=str(inner.get("model_type") or config.get("model_type") or ""),
         traits=_traits(config, inner, layers),
         quantization=_quantization(config, inner),
