@@ -270,6 +270,23 @@ def test_of_a_run_that_is_answered_no_server_is_looked_at(world: World) -> None:
     assert examine.Needs.left(run) == examine.Needs(servers=False, sources=False)
 
 
+def test_flags_of_ours_that_the_users_sglang_does_not_know_are_told(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.machine = machine("8x_rtx_pro_6000")
+    names = ("context-length", "disable-radix-cache", "tool-call-parser")
+    older = Known("0.5.2", {**dict.fromkeys(names), "attention-backend": ["triton"], "reasoning-parser": ["kimi"]})
+    monkeypatch.setattr(known_flags, "listing", lambda env, engine: older)
+    ours = "which Draftmill sets unless servers.args does: SGLang 0.5.2"
+    assert [finding.text for finding in told(world.found())] == [
+        f"--attention-backend, {ours} knows no 'flashinfer'; allowed: triton",
+        f"--reasoning-parser, {ours} knows no 'qwen3'; allowed: kimi",
+    ]
+    # What the user says stands in for ours, null for none.
+    world.config["servers"]["args"] |= {"attention-backend": "triton", "reasoning-parser": None}
+    assert [finding.check for finding in told(world.found())] == ["template"]
+
+
 def test_a_hub_that_cannot_be_reached_is_told_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "unreachable", lambda: "Name or service not known")
     monkeypatch.setattr(model, "commit", raising(AssertionError("asked")))

@@ -108,7 +108,6 @@ def _launching(run: Run, brief: bool, machine: Machine | None, ask: bool) -> Ite
     env = servers.chosen_environment(run, seen)
     if env is not None:
         yield lambda: servers.environment_there(env)
-        yield lambda: servers.flags(run, env, ask=not brief)
     if config.servers.engine == "sglang":
         yield lambda: servers.compiler(seen)
         if config.servers.python is not None:
@@ -121,6 +120,9 @@ def _launching(run: Run, brief: bool, machine: Machine | None, ask: bool) -> Ite
         return known.findings
 
     yield model
+    if env is not None:
+        ours = {} if known.facts is None else target.flags(config, known.facts, seen)
+        yield lambda: servers.flags(run, env, ours, ask=not brief)
     if (facts := known.facts) is not None:
         yield lambda: target.fits(config, facts, seen)
         yield lambda: target.template(config, facts)

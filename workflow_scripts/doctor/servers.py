@@ -1,5 +1,6 @@
 """Where answers come from: GPUs, driver, toolkit and environment here, or servers that run already."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +99,8 @@ def environment_there(env: Environment) -> list[Finding]:
     return short or notes("environment", f"the {env.name} environment is built first: about {size:,} MB")
 
 
-def flags(run: Run, env: Environment, *, ask: bool) -> list[Finding]:
-    """Whether the environment's SGLang knows the flags of servers.args.
+def flags(run: Run, env: Environment, ours: Mapping[str, Any], *, ask: bool) -> list[Finding]:
+    """Whether the environment's SGLang knows the flags of servers.args, and `ours`, which GPUs and model ask for.
 
     It is asked if it is built, and, where it was not asked before, only if that may take its minute.
     """
@@ -119,7 +120,7 @@ def flags(run: Run, env: Environment, *, ask: bool) -> list[Finding]:
     if known is None:
         return errors("flags", *for_us)
     given: dict[str, Any] = {name: value for name, value in servers.args.items() if name not in launch.MANAGED}
-    return errors("flags", *for_us, *known_flags.mistakes(given, known, given))
+    return errors("flags", *for_us, *known_flags.mistakes({**ours, **given}, known, given))
 
 
 def running(run: Run, key: str | None) -> list[Finding]:

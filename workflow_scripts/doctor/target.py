@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from workflow_scripts.config import Config
 from workflow_scripts.config.generation import HUB_ID
@@ -10,7 +11,7 @@ from workflow_scripts.doctor.findings import Finding, caught, errors, notes, war
 from workflow_scripts.errors import PlainError
 from workflow_scripts.machine import Machine
 from workflow_scripts.prompts import tokenizer
-from workflow_scripts.serving import gpu_plan, model_facts
+from workflow_scripts.serving import gpu_flags, gpu_plan, model_facts
 from workflow_scripts.serving.model_facts import ModelFacts
 
 THINKING = ("enable_thinking", "thinking")
@@ -78,6 +79,16 @@ def fits(config: Config, facts: ModelFacts, machine: Machine) -> list[Finding]:
         if len(devices) == config.servers.gpus_per_server:
             lines += gpu_plan.model_problems(config, facts, devices)
     return errors("model", *dict.fromkeys(lines))
+
+
+def flags(config: Config, facts: ModelFacts, machine: Machine) -> dict[str, list[Any]]:
+    """The flags that the servers are given for their GPUs and the model, with the values of all of them."""
+    found: dict[str, list[Any]] = {}
+    if config.servers.engine == "sglang":
+        for device in machine.devices:
+            for name, value in gpu_flags.choose(config, facts, device).flags.items():
+                found[name] = [*found.get(name, []), *([] if value in found.get(name, []) else [value])]
+    return found
 
 
 def template(config: Config, facts: ModelFacts) -> list[Finding]:
