@@ -46,6 +46,8 @@ MANAGED = {
     "revision": "set model.revision",
     "served-model-name": "it follows from model.path",
     "enable-metrics": "it is always on",
+    "base-gpu-id": "each server sees its own GPUs only; CUDA_VISIBLE_DEVICES says which are used",
+    "gpu-id-step": "each server sees its own GPUs only; CUDA_VISIBLE_DEVICES says which are used",
     "config": "write the flags themselves into servers.args",
     "tokenizer-worker-num": "SGLang checks no API key with several tokenizer workers",
 }
@@ -194,11 +196,11 @@ def environ(engine: str, key_file: Path, gpus: Sequence[str], more: Mapping[str,
         # (measured on two cores: 41 small matrix products a second, 1,134 where they sleep).
         kept.setdefault("OMP_WAIT_POLICY", "passive")
     kept.pop("PYTHONPATH", None)
-    kept.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the order of nvidia-smi, where cards are of several kinds
     return kept | {
         **(more or {}),
         ENGINE_VARIABLE: engine,
         KEY_FILE_VARIABLE: str(key_file),
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # the order of nvidia-smi, by which the GPUs are numbered here
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
         "HF_HUB_OFFLINE": "1",  # the model is a local folder by now
         "PYTHONUNBUFFERED": "1",
