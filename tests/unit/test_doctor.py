@@ -190,7 +190,7 @@ FAULTS = {
     "no split": ("sources", "error", ["no split 'train'; there are: test"]),
     "store": ("store", "error", ["Access Denied", "s3:PutObject"]),
     "no environment": ("environment", "error", ["nowhere/python is not there", "name the python"]),
-    "model's config": ("doctor", "error", ["model/config.json is not valid JSON"]),
+    "model's config": ("doctor", "error", ["model/config.json is not valid JSON", "copy the model's files anew"]),
     "desktop": ("gpus", "warning", ["GPU 0 is in use: 5.9 of 79.6 GiB"]),
     "inodes": ("disk", "error", ["10 inodes free", "another disk"]),
     "open files": ("limits", "error", ["only 256 files may be open", "opens up to 576", "nofile"]),

@@ -46,9 +46,15 @@ class ModelFacts:
         return " ".join(parts) or "dense"
 
 
+def config_of(folder: Path) -> dict[str, Any]:
+    """A model's config.json. PlainError if there is none, or it is damaged."""
+    config: dict[str, Any] = files.read_json(folder / "config.json", remedy="copy the model's files anew")
+    return config
+
+
 def read(folder: Path, template: str | None = None) -> ModelFacts:
     """The facts of a model's folder; `template` stands in for its own chat template."""
-    config = files.read_json(folder / "config.json")
+    config = config_of(folder)
     weights = [path for path in folder.glob("*.safetensors") if not path.name.startswith("consolidated")]
     size = sum(path.stat().st_size for path in weights or folder.glob("*.safetensors"))
     return of(config, size, template if template is not None else chat_template(folder))
