@@ -1,14 +1,16 @@
 """Rows against a plain restatement of what they must be, over any turns and any settings."""
 
 from typing import Any, get_args
+from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.training_cases import VOCABULARY, completion, turn
 from workflow_scripts.config import Training
-from workflow_scripts.config.outputs import LONGER
+from workflow_scripts.config.outputs import LONGER, Longer
 from workflow_scripts.records import TurnClass
+from workflow_scripts.training import windows
 from workflow_scripts.training.rows import Rows
 from workflow_scripts.training.windows import WINDOWS, Costs, cut, supervised
 
@@ -74,8 +76,35 @@ def test_the_cut_for_supervised_tokens_keeps_as_many_as_any(prompt: int, respons
     assert start < prompt and end - start == min(window, prompt + response)
 
 
+LOST = ("cut at max_tokens", "cut below min_supervised_tokens", "longer than max_tokens")
+
+
+@given(st.lists(answers, max_size=8), st.integers(1, 20), st.sampled_from(LONGER), st.integers(1, 90))
+def test_windows_tell_what_an_export_with_another_would_lose(
+    made: list[dict[str, Any]], least: int, longer: Longer, window: int
+) -> None:
+    def report(most: int) -> tuple[dict[str, int], dict[str, Any]]:
+        rows = Rows(Training(min_supervised_tokens=least, longer=longer, max_tokens=most), VOCABULARY, "Make it again")
+        assert sum(1 for answered in made for _ in rows.of(answered)) == rows.account.rows_kept
+        return rows.account.report()["supervised_tokens_dropped"], rows.costs.report()[0]
+
+    with patch.object(windows, "WINDOWS", (20,)):
+        _, told = report(window)
+        lost, _ = report(20)
+    assert told["lost"][longer] == sum(lost.get(reason, 0) for reason in LOST)
+
+
+def test_a_sources_rows_beyond_its_cap_cost_no_window_anything() -> None:
+    rows = Rows(Training(source_rows={"a": 1}), VOCABULARY, "Make it again")
+    made = [completion(name, turn([1], [2] * 3000)) for name in "pqr"]
+    assert [row.prompt_id for answered in made for row in rows.of(answered)] == ["p"]
+    assert rows.account.report()["dropped"] == {"over source_rows": 2}
+    told = rows.costs.report()[0]
+    assert (told["window"], told["longer_rows"], told["lost"]["right"]) == (2048, 1, 3001 - 2048)
+
+
 def test_windows_tell_what_they_would_cost() -> None:
-    costs = Costs()
+    costs = Costs(least=1)
     for prompt, response in ((1000, 500), (2000, 1000), (10_000, 8_000)):
         costs.add(prompt, response)
     report = {told["window"]: told for told in costs.report()}

@@ -30,7 +30,7 @@ def test_recorded_answers_are_exported_without_a_server_and_beside_generated_one
     assert index.parent.name.startswith("recorded-")
     told = files.read_json(index)
     assert (told["answers"], told["on_policy"], told["rows"]) == ("recorded", False, 24)
-    assert told["dropped"] == {"no recorded answer": 1}
+    assert told["dropped"] == {"no recorded answer": 1} and "turns, dropped: 1 no recorded answer" in result.output
     assert {"d2t-50.npy", "t2d-50.npy"} <= {entry["path"] for entry in told["files"]}
     tokenizer: Any = AutoTokenizer.from_pretrained(fresh.folder / "tokenizer")
     table = pq.read_table(index.parent / "train-00000.parquet")
