@@ -53,6 +53,11 @@ def test_recorded_answers_are_exported_without_a_server_and_beside_generated_one
     fresh.config["training"] = recorded
     assert "Nothing to be done" in fresh.run().output
     assert "no prompt is asked" in fresh.run("redrive").output
+    index.touch()  # an export after the account, which is not its
+    before = run.summary.read_bytes()
+    result = fresh.run("report")
+    assert result.code != 0 and "the account and report are of answers" in result.output
+    assert run.summary.read_bytes() == before
 
 
 def test_recorded_answers_are_not_published(fresh: Project) -> None:
