@@ -317,6 +317,8 @@ def begin(plan: Plan, rules: set[str], *, keep_incomplete: bool) -> None:
     """
     if keep_incomplete:
         raise PlainError("--keep-incomplete makes a file that a crash cut short pass for a finished one; leave it out")
+    if "summary" in rules and not plan.generates:
+        raise PlainError("training.answers is recorded: no prompt is asked, and the account and report are of answers")
     run = plan.run
     # Without `use`: the jobs go by what the catalogue said at this start.
     values = plan.config.model_dump(exclude_unset=True, exclude={"sources": {"__all__": {"use"}}})

@@ -154,6 +154,18 @@ def ensure(servers: Servers, *, check: bool = False) -> Environment:
     return Environment(OWN, python.parents[1], python, "", 0)
 
 
+def python_here(servers: Servers) -> Path | None:
+    """The Python of the environment that servers run in; None where there is none yet, or none can be."""
+    try:
+        if (name := chosen(servers, look()).name) != OWN:
+            env = environment.named(name)
+            return env.python if environment.is_built(env) else None
+    except PlainError:
+        return None
+    python = Path(str(servers.python)).absolute()
+    return python if python.is_file() else None
+
+
 def _check_own(python: Path, engine: str, machine: Machine) -> None:
     """Import all that a server imports, by the user's Python."""
     say(f"trying {python}: can SGLang be imported?")
