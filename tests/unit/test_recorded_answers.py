@@ -4,15 +4,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from tests.standin.tiny_tokenizer import make_tokenizer
-from tests.unit.training_cases import make_run
+from tests.unit.training_cases import completion, make_run
 from workflow_scripts import files
+from workflow_scripts.config import Training
 from workflow_scripts.prompts import split
 from workflow_scripts.records import Message
 from workflow_scripts.run import Run
 from workflow_scripts.training.recorded import Recorded, Renderings
+from workflow_scripts.training.rows import Rows
 
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 CALL: Any = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Paris"}'}}
@@ -46,6 +50,29 @@ def test_the_mask_begins_where_the_template_opens_an_answer_and_ends_with_the_tu
     asked = own.apply_chat_template(ASKED, tokenize=False, add_generation_prompt=True, **kwargs)
     assert turn["prompt_token_ids"] == own(asked, add_special_tokens=False)["input_ids"]
     assert (turn["class"], own.decode(turn["response_token_ids"])) == ("complete", SAID[case])
+
+
+@pytest.fixture(scope="module")
+def chatml(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return tokenizer(tmp_path_factory.mktemp("chatml"), "chatml")
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60).filter(
+    lambda text: text == text.strip() and "<|" not in text  # templates trim, and a text may spell a special token
+)
+
+
+@given(asked=texts, said=texts, longer=st.integers(0, 40))
+def test_a_row_decodes_to_the_stored_text(chatml: Any, asked: str, said: str, longer: int) -> None:
+    messages: list[Message] = [{"role": "user", "content": asked}, {"role": "assistant", "content": said}]
+    turn = Renderings(chatml).turn(messages, None, {})
+    window = len(turn["prompt_token_ids"]) + len(turn["response_token_ids"]) + longer
+    training = Training(min_supervised_tokens=1, max_tokens=window)
+    answered = completion("p", turn) | {"messages": messages}
+    (row,) = Rows(training, len(chatml), "").of(answered)
+    supervised = row.mask.astype(bool)
+    assert chatml.decode(row.ids[supervised]) == f"{said}<|im_end|>"
+    assert chatml.decode(row.ids[~supervised]) == (f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n")
 
 
 def test_thoughts_and_calls_are_the_answers_too(tmp_path: Path) -> None:
