@@ -15,6 +15,14 @@ MARKS = """[...document.querySelectorAll('.chart')]
     .map(e => [e.dataset.chart, e.querySelectorAll('svg path, svg rect').length])"""
 WIDER = """[...document.querySelectorAll('.chart svg')]
     .filter(e => e.getBoundingClientRect().right > innerWidth).length"""
+LABELS = """[...document.querySelectorAll('.chart svg')].flatMap(svg => {
+    const texts = [...svg.querySelectorAll('text')].filter(e => e.textContent);
+    const boxes = texts.map(e => e.getBoundingClientRect()), card = svg.closest('figure[id]').getBoundingClientRect();
+    const meet = (a, b) => a.left < b.right && b.left < a.right && a.top + 2 < b.bottom && b.top + 2 < a.bottom;
+    return texts.filter((_, n) => boxes[n].left < card.left || boxes[n].right > card.right
+        || boxes.some((box, m) => m < n && meet(box, boxes[n]))).map(e => e.textContent);
+})"""
+SWATCHES = "document.querySelectorAll('#failures [class$=-swatch]').length"
 CLICK = "[...document.querySelectorAll('a, button')].filter(%s)[0].click()"
 CHOOSE = """(e => { e.value = 'openorca'; e.dispatchEvent(new Event('change')); })(document.getElementById('source'))"""
 
@@ -52,6 +60,22 @@ def test_it_draws_everything_and_asks_for_nothing(url: str, tmp_path: Path, widt
     assert found["ground"] == {"light": "rgb(251, 250, 248)", "dark": "rgb(20, 23, 26)"}[scheme]
     assert found["axis"] == {"light": "rgb(29, 33, 38)", "dark": "rgb(230, 232, 234)"}[scheme]
     assert (tmp_path / "page.png").stat().st_size > 50_000
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_seventeen_sources_with_long_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    names = [f"source_{number:02d}_whose_name_has_sixty_four_characters_as_it_may_have_" for number in range(17)]
+    monkeypatch.setattr("tests.standin.made_run.SOURCES", {name: (5, 900) for name in names})
+    run = make(tmp_path, prompts=1200, chunks=1)
+    run.report.write_bytes(report(run, []))
+
+    async def look(page: Page) -> Any:
+        await page.show(run.report.as_uri(), width)
+        wide = await page.js("document.documentElement.scrollWidth")
+        return {"wide": wide, "labels": await page.js(LABELS), "swatches": await page.js(SWATCHES)}
+
+    found = browsed(tmp_path / "browser", look)
+    assert found["wide"] <= width and found["labels"] == [] and found["swatches"] == 9
 
 
 def test_it_folds_by_keyboard_and_filters_by_source(url: str, tmp_path: Path) -> None:

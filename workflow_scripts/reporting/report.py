@@ -81,6 +81,7 @@ def report(run: Run, receipts: list[Path]) -> bytes:
         model=visible(run.config.model.path),
         summary=summary,
         mix=mix,
+        samples=run.config.sampling.n,
         lengths=lengths,
         deaths=data["deaths"],
         failures=failures,
@@ -100,16 +101,17 @@ def report(run: Run, receipts: list[Path]) -> bytes:
 
 
 def _mix(run: Run, counts: dict[str, SourceCounts], failures: Counter[tuple[str, str]]) -> list[dict[str, Any]]:
-    """By source: prompts as asked and as taken, answers and failures."""
+    """By source: answers as asked and as prompts were taken for them, answers as made, failures."""
     rows = []
+    samples = run.config.sampling.n
     for shard in drawn(run):
         name = shard["source"]
         asked = shard.get("quota", 0)
         rows.append(
             {
                 "source": name,
-                "asked": asked if isinstance(asked, int) else None,  # `all`: what there is
-                "taken": shard["prompts"],
+                "asked": asked * samples if isinstance(asked, int) else None,  # `all`: what there is
+                "taken": shard["prompts"] * samples,
                 "completions": counts[name]["completions"] if name in counts else 0,
                 "failures": sum(n for (source, _), n in failures.items() if source == name),
                 "output_tokens": counts[name]["output_tokens"] if name in counts else 0,
