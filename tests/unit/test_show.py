@@ -69,7 +69,20 @@ def test_what_a_journal_holds(tmp_path: Path, run: Run) -> None:
 
 
 def test_none(run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shown(capsys, monkeypatch, run, "--source", "nobody") == f"{run.name} has no such record\n"
+    told = shown(capsys, monkeypatch, run, "--source", "nobody")
+    assert told == shown(capsys, monkeypatch, run, "--training", "--class", "cut_in_thoughts")
+    sources = "hermes_func_calling, infinity_instruct, metamathqa, openorca, own_tickets"
+    classes = "complete, cut_in_answer, cut_in_thinking, empty, repetition, too_long, tool_call"
+    assert told == f"{run.name} has no such record. It has sources {sources}; classes {classes}.\n"
+
+
+@pytest.mark.parametrize("option", ["-n", "--most"])
+def test_a_number_that_is_none(
+    run: Run, option: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit):
+        shown(capsys, monkeypatch, run, option, "-3")
+    assert "-3 is less than 1" in capsys.readouterr().err
 
 
 def test_training_rows(run: Run) -> None:
