@@ -1,11 +1,10 @@
-"""A snapshot as lines for a terminal: plain text, 80 columns at least, no colour."""
+"""A snapshot as lines for a terminal: plain text, no colour, made for 80 columns; narrower ones see its left."""
 
 import time
 from typing import Any
 
 from workflow_scripts.reporting.plain_text import clip, one_line
 
-NARROWEST = 60
 RISING = 1.3  # times its share of all turns, for a class to be called so
 NOTABLE = 0.01  # a share below which no trend is told
 STATES = {
@@ -23,7 +22,7 @@ def lines(seen: dict[str, Any], width: int) -> list[str]:
     found: list[str] = []
     for part in filter(None, parts):
         found += [*([""] if found else []), *part]
-    return [clip(line, max(width, NARROWEST)).rstrip() for line in found]
+    return [clip(line, width).rstrip() for line in found]
 
 
 def _head(seen: dict[str, Any], width: int) -> list[str]:
@@ -46,10 +45,11 @@ def _head(seen: dict[str, Any], width: int) -> list[str]:
     found.append(f"tokens/s  {', '.join(told) or 'not known yet'}")
     if left is not None:
         least, most = left["seconds"]
-        ends = " to ".join(time.strftime("%a %H:%M", time.localtime(seen["at"] + seconds)) for seconds in (least, most))
-        found.append(f"left      {_span(least)} to {_span(most)}, until {ends}")
+        ends = [time.strftime("%a %H:%M", time.localtime(seen["at"] + seconds)) for seconds in (least, most)]
+        found.append(f"left      {_span(least)} to {_span(most)}, until {' to '.join(dict.fromkeys(ends))}")
     elif seen["state"] == "running":
-        found.append("left      too early to tell")
+        made = chunks["done"] == chunks["all"] and not chunks["begun"]
+        found.append("left      " + ("answers: none; what is made of them follows" if made else "too early to tell"))
     if seen["store"] is not None:
         waiting = seen["store"]["waiting"]
         found.append(f"store     {seen['store']['objects']:,} objects; {waiting:,} finished files still to upload")
@@ -58,7 +58,9 @@ def _head(seen: dict[str, Any], width: int) -> list[str]:
 
 def _progress(answers: dict[str, Any], width: int) -> str:
     failed = f", {answers['failed']:,} failed" if answers["failed"] else ""
-    if not answers["owed"]:
+    if answers["owed"] == 0:
+        return "none is asked for"
+    if answers["owed"] is None:
         return f"{answers['done']:,}{failed}"
     over = answers["done"] + answers["failed"]
     share = 1.0 if over >= answers["owed"] else min(0.999, over / answers["owed"])
