@@ -13,6 +13,7 @@ import pytest
 from tests.standin.made_run import BEGAN, SOURCES, make
 from workflow_scripts import files
 from workflow_scripts.completions import progress
+from workflow_scripts.errors import PlainError
 from workflow_scripts.reporting import conversations, curves, report
 from workflow_scripts.reporting.provenance import provenance
 from workflow_scripts.run import Run
@@ -236,6 +237,17 @@ def test_several_samples_are_asked_of_each_prompt(tmp_path: Path) -> None:
     for name, row in mix.items():
         assert (row["asked"], row["taken"]) == (4 * counts[name]["quota"], 4 * counts[name]["taken"])
     assert "what was asked, 4 answers of each prompt." in report.report(Run(run.folder), []).decode()
+
+
+def test_an_account_of_an_older_version(tmp_path: Path) -> None:
+    run = make(tmp_path, prompts=40, chunks=2)
+    summary = files.read_json(run.summary)
+    del summary["windows"]
+    files.write_json(run.summary, summary)
+    with pytest.raises(
+        PlainError, match=r"summary\.json does not hold what it should; delete it and run the same line"
+    ):
+        report.report(run, [])
 
 
 def test_a_run_of_which_little_was_recorded(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """Records as a person reads them."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +10,7 @@ import orjson
 import pytest
 
 from tests.standin.made_run import SOURCES, make
-from tests.standin.project import Project
+from tests.standin.project import ROOT, Project
 from tests.standin.server import tokens
 from workflow_scripts import files
 from workflow_scripts.errors import PlainError
@@ -102,6 +105,20 @@ def test_the_models_own_tokenizer_reads_the_ids(tmp_path: Path) -> None:
     config = (run.folder / "run.yaml").read_text().replace("org/Model-27B", str(tmp_path / "model"))
     (run.folder / "run.yaml").write_text(config)
     assert training_rows.decoder(Run(run.folder))(tokens("Zürich")) == "Zürich"
+
+
+def test_a_model_that_is_gone(run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["show", str(run.folder), "--training", "-n", "1"])
+    show.main()
+    told = capsys.readouterr()
+    assert "[[" in told.out and told.err == "the model's tokenizer is not here: its ids are shown\n"
+
+
+def test_a_terminal_without_unicode(run: Run) -> None:
+    argv = [sys.executable, "-m", "workflow_scripts.reporting.show", str(run.folder), "-n", "1"]
+    env = {"PATH": os.environ["PATH"], "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, timeout=60)
+    assert done.returncode == 0 and done.stdout.startswith(b"\\u2501\\u2501 prompt "), done.stderr
 
 
 def test_segments() -> None:

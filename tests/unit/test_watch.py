@@ -115,6 +115,15 @@ def test_a_server_that_is_not_here(run: Run) -> None:
         assert (found.status, found.url, found.key) == (status, None, None)
 
 
+def test_another_users_servers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(folder / "state.json"))
+
+    run.server(0).mkdir(parents=True)
+    monkeypatch.setattr("workflow_scripts.serving.supervisor.read_state", refuse)
+    assert Watched(run).snapshot()["servers"] == []
+
+
 def server(name: str, status: str = "ready") -> dict[str, Any]:
     numbers = {"seats": 64, "in_flight": 64, "running": 64, "queued": 1234, "deaths": 12, "number": 0}
     return {"name": name, "status": status, **numbers, "now": 12345.6, "five_minutes": 12345.6, "all": None}

@@ -1,6 +1,7 @@
 """Records as a person reads them: completions and failures, or training rows with what is supervised in colour."""
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -155,10 +156,11 @@ def _none(run: Run) -> str:
     return f"{run.name} has no such record{'' if run.summary.exists() else ' yet'}.{there}"
 
 
-def _positive(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{number} is less than 1")
-    return number
+def number(text: str) -> int:
+    """An option's number, 1 or more."""
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{value} is less than 1")
+    return value
 
 
 def main() -> None:
@@ -170,8 +172,8 @@ def main() -> None:
     parser.add_argument("--class", dest="kind", help="with a turn of this class, or failures of it")
     parser.add_argument("--prompt", help="of prompts whose id begins so")
     parser.add_argument("--training", action="store_true", help="training rows, with what is supervised in colour")
-    parser.add_argument("-n", type=_positive, default=5, help="how many (5)")
-    parser.add_argument("--most", type=_positive, default=4000, help="characters of a text that are printed (4000)")
+    parser.add_argument("-n", type=number, default=5, help="how many (5)")
+    parser.add_argument("--most", type=number, default=4000, help="characters of a text that are printed (4000)")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
     args = parser.parse_args()
     run = open_run(args.run)
@@ -194,4 +196,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no mistake
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal without Unicode sees what it can't show as escapes
+        sys.stdout.reconfigure(errors="backslashreplace")
     run_job(main)
