@@ -79,6 +79,16 @@ def test_none(run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     assert told == f"{run.name} has no such record. It has sources {sources}; classes {classes}.\n"
 
 
+def test_none_of_a_run_in_which_all_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make(tmp_path, prompts=40, chunks=1)
+    failed = {"completions": {"rows": 0}, "classes": {}, "failure_classes": {"refused": 40}, "sources": {}}
+    files.write_json(run.sidecar("00000"), files.read_json(run.sidecar("00000")) | failed)
+    told = shown(capsys, monkeypatch, run, "--class", "complete")
+    assert told.endswith(f"It has sources {', '.join(sorted(SOURCES))}; classes refused.\n")
+
+
 @pytest.mark.parametrize("option", ["-n", "--most"])
 def test_a_number_that_is_none(
     run: Run, option: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

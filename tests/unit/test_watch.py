@@ -59,6 +59,7 @@ def test_lines_fit(run: Run, width: int) -> None:
     assert all(character.isprintable() for line in text for character in line)
     assert any(line.startswith("ALARM     <U+001B>[31mlong alarm") for line in text)
     if width >= 80:
+        assert any(line.split()[-4:] == ["64", "1,234", "64", "12"] for line in text)
         assert any(line.startswith("left      66 min to 3 d 11 h, until ") for line in text)
         assert "in work" in text[2] and "27 h 46 min" in text[0]
 

@@ -76,16 +76,16 @@ def _alarms(seen: dict[str, Any], width: int) -> list[str]:
 def _servers(seen: dict[str, Any]) -> list[str]:
     if not seen["servers"]:
         return []
-    found = [f"{'server':<26}{'tok/s now':>9}{'5 min':>8}{'in all':>8}{'in flight':>11}{'queued':>7}{'seats':>6}"]
+    heads = f"{'tok/s now':>9}{'5 min':>7}{'in all':>7}{'in flight':>10}{'queued':>7}{'seats':>6}{'deaths':>7}"
+    found = [f"{'server':<26}{heads}"]
     for row in seen["servers"]:
         name = (
             one_line(row["name"], 25) if row["status"] in ("ready", "elsewhere") else f"{row['name']} {row['status']}"
         )
         rates = (_number(row[key]) for key in ("now", "five_minutes", "all"))
         now, recent, total = rates
-        line = f"{name:<26}{now:>9}{recent:>8}{total:>8}{row['in_flight']:>11,}{_number(row['queued']):>7}"
-        line += f"{_number(row['seats']):>6}"
-        found.append(line + (f"  died {row['deaths']}x" if row["deaths"] else ""))
+        line = f"{name:<26}{now:>9}{recent:>7}{total:>7}{row['in_flight']:>10,}{_number(row['queued']):>7}"
+        found.append(f"{line}{_number(row['seats']):>6}{row['deaths']:>7,}")
     return found
 
 

@@ -17,7 +17,7 @@ from workflow_scripts import files
 from workflow_scripts.jobs import run_job
 from workflow_scripts.records import Completion, Failure, Message, Turn
 from workflow_scripts.reporting import training_rows
-from workflow_scripts.reporting.counted import Counted
+from workflow_scripts.reporting.counted import Counted, owed
 from workflow_scripts.reporting.opening import open_run
 from workflow_scripts.reporting.plain_text import cut, visible
 from workflow_scripts.run import Run
@@ -149,8 +149,8 @@ def training_told(row: dict[str, Any], decode: training_rows.Decode, style: Styl
 def _none(run: Run) -> str:
     """Why nothing was found: what there is."""
     tally = Counted(run).look()
-    sources, classes = sorted(tally.sources.counts()), sorted({*tally.classes, *tally.failed})
-    there = f" It has sources {', '.join(sources)}; classes {', '.join(classes)}." if classes else ""
+    sources, classes = {*(owed(run) or {}), *tally.sources.counts()}, {*tally.classes, *tally.failed}
+    there = f" It has sources {', '.join(sorted(sources))}; classes {', '.join(sorted(classes))}." if classes else ""
     if run.config.training.answers == "recorded":
         there = " Its answers are the datasets' own: see --training."
     return f"{run.name} has no such record{'' if run.summary.exists() else ' yet'}.{there}"

@@ -47,7 +47,7 @@
   };
 
   const draw = {
-    pace: (width) => data.pace.length && Plot.plot({
+    pace: (width) => data.pace.some((row) => row.rate) && Plot.plot({
       width, style, height: 260, marginLeft: 60, color: { legend: true, tickFormat: short(width) }, x: { type: "utc", label: null, tickFormat: clock }, y: { label: "tokens/s", grid: true, tickFormat: "~s" },
       marks: [
         Plot.rectY(data.pace, Plot.stackY({ ...span, y: "rate", z: "server", fill: "server", order: "server", title: (row) => `${row.server}\n${since(row)}\n${number(row.rate)} tokens/s`, tip: true })),
@@ -93,7 +93,7 @@
     },
     by_source: (width) => {
       const rows = d3.groups(data.output_lengths, (row) => row.source).map(([source, of]) => ({ source, low: quantile(of, 0.25), middle: quantile(of, 0.5), high: quantile(of, 0.75), most: quantile(of, 0.9) }));
-      return rows.length && Plot.plot({
+      return rows.some((row) => row.most) && Plot.plot({
         width, style, height: 64 + 26 * rows.length, marginBottom: 44, marginLeft: margins(rows.map((row) => row.source), width), x: { label: "output tokens", grid: true, tickFormat: "~s", zero: true }, y: { label: null, tickFormat: short(width) },
         marks: [
           Plot.ruleY(rows, { y: "source", x1: "low", x2: "most", stroke: "#8a94a0" }),
@@ -120,7 +120,7 @@
     },
     mix: (width) => {
       const rows = data.mix.flatMap((row) => [{ source: row.source, what: "answered", count: row.completions }, { source: row.source, what: "failed", count: row.failures }]);
-      return rows.length && Plot.plot({
+      return rows.some((row) => row.count) && Plot.plot({
         width, style, height: 64 + 28 * data.mix.length, marginBottom: 44, marginLeft: margins(data.mix.map((row) => row.source), width), color: { legend: true, domain: ["answered", "failed"], range: ["#4269d0", "#ff725c"] }, x: { label: "answers", grid: true, tickFormat: whole, ticks: width < 500 ? 4 : 10 }, y: { label: null, domain: data.mix.map((row) => row.source), tickFormat: short(width) },
         marks: [
           Plot.barX(rows, Plot.stackX({ y: "source", x: "count", z: "what", fill: "what", insetTop: 4, insetBottom: 4, order: ["answered", "failed"], title: (row) => `${row.source}\n${number(row.count)} ${row.what}`, tip: true })),
