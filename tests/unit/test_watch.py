@@ -53,13 +53,15 @@ def test_lines_fit(run: Run, width: int) -> None:
     seen = Watched(run).snapshot()
     seen["state"], seen["since"], seen["left"] = "running", time.time() - 100_000, {"seconds": [4000, 300_000]}
     seen["servers"] = [server("server 0"), server("http://a-host-with-a-long-name.example.org:30000", "elsewhere")]
-    seen["gpus"] = [{"index": "0", "name": "NVIDIA H200" * 5, "percent": 99.0, "used": 1.0, "total": None}]
+    card = {"index": "0", "name": "NVIDIA H200" * 5, "percent": 99.0, "used": 140_000.0, "total": 143_771.0}
+    seen["gpus"] = [card, card | {"total": None}]
     text = lines(seen, width)
     assert all(columns(line) <= width for line in text)
     assert all(character.isprintable() for line in text for character in line)
     assert any(line.startswith("ALARM     <U+001B>[31mlong alarm") for line in text)
     if width >= 80:
         assert any(line.split()[-4:] == ["64", "1,234", "64", "12"] for line in text)
+        assert any(line.endswith(" 99 %  140,000 of 143,771 MiB") for line in text)
         assert any(line.startswith("left      66 min to 3 d 11 h, until ") for line in text)
         assert "in work" in text[2] and "27 h 46 min" in text[0]
 

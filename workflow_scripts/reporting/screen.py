@@ -125,11 +125,11 @@ def _sources(seen: dict[str, Any]) -> list[str]:
 
 
 def _gpus(seen: dict[str, Any]) -> list[str]:
-    found = [f"{'GPU':<40}{'use':>6}{'memory':>22}"] if seen["gpus"] else []
+    found = [f"{'GPU':<40}{'use':>6}{'memory':>24}"] if seen["gpus"] else []
     for row in seen["gpus"]:
         use = "-" if row["percent"] is None else f"{row['percent']:.0f} %"
         memory = "-" if row["used"] is None else f"{row['used']:,.0f} of {row['total'] or 0:,.0f} MiB"
-        found.append(f"{one_line(row['index'] + ' ' + row['name'], 39):<40}{use:>6}{memory:>22}")
+        found.append(f"{one_line(row['index'] + ' ' + row['name'], 39):<40}{use:>6}{memory:>24}")
     return found
 
 
