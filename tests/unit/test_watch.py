@@ -1,6 +1,7 @@
 """What a screen says of a run's numbers."""
 
 import math
+import os
 import re
 import time
 from collections import Counter
@@ -13,7 +14,7 @@ import pytest
 
 from tests.standin.made_run import BEGAN, make
 from workflow_scripts import files
-from workflow_scripts.identity import training_hash
+from workflow_scripts.identity import publish_hash, training_hash
 from workflow_scripts.machine import gpus
 from workflow_scripts.machine.host import Answer, Host
 from workflow_scripts.processes import ProcessId
@@ -116,6 +117,42 @@ def test_a_server_that_is_not_here(run: Run) -> None:
         files.write_json(folder / "state.json", state.to_json())
         (found,) = servers_now.known(run)
         assert (found.status, found.url, found.key) == (status, None, None)
+
+
+def test_files_that_wait_for_their_upload(tmp_path: Path) -> None:
+    run = make(tmp_path, prompts=60, chunks=60)
+    with (run.folder / "run.yaml").open("a") as file:
+        file.write("publish: {store: embedded, bucket: data}\n")
+    run = Run(run.folder)
+    files.write_json(run.sidecar("r1"), files.read_json(run.sidecar("00000")) | {"chunk": "r1"})
+    assert Watched(run).snapshot()["store"] == {"objects": 0, "waiting": 3 * 61}
+    receipts = run.folder / "published" / publish_hash(run.config)
+    files.write_json(receipts / "0001.json", {"objects": [{}] * 30})
+    assert Watched(run).snapshot()["store"] == {"objects": 30, "waiting": 3 * 51}
+    files.write_json(receipts / "r1.json", {"objects": [{}] * 3})
+    seen = Watched(run).snapshot()
+    assert seen["store"] == {"objects": 33, "waiting": 3 * 50}
+    assert "store     33 objects; 150 finished files still to upload" in lines(seen, 80)
+
+
+def test_whose_run_lives(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "workflow_scripts.reporting.snapshot.gpus.use", lambda _: [gpus.Use("0", "H200", 1.0, 2.0, 3.0)]
+    )
+    run.summary.unlink()
+    here = ProcessId.here()
+
+    def seen(process: ProcessId, name: str = run.name) -> tuple[str, int]:
+        files.write_json(run.results / ".lock", process.to_json() | {"run": name})
+        told = Watched(run).snapshot()
+        return told["state"], len(told["gpus"])
+
+    assert seen(here) == ("running", 1) and seen(here, "another-run") == ("interrupted", 0)
+    assert seen(replace(here, start=1)) == ("interrupted", 0)  # though it wrote a moment ago
+    there = replace(here, boot_id="another")
+    assert seen(there) == ("running", 1)
+    os.utime(run.folder / "progress.jsonl", (1, 1))
+    assert seen(there) == ("interrupted", 0) and seen(here) == ("running", 1)
 
 
 def test_another_users_servers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 from workflow_scripts import files, identity, results_lock
 from workflow_scripts.completions.histogram import middle
 from workflow_scripts.machine import gpus, host
-from workflow_scripts.publishing.batches import BATCH, batch_names
+from workflow_scripts.publishing.batches import batch_chunks, batch_names
 from workflow_scripts.records import SourceCounts
 from workflow_scripts.reporting import servers_now
 from workflow_scripts.reporting.alarms import alarms
@@ -148,12 +148,8 @@ class Watched:
         folder = run.folder / "published" / identity.publish_hash(run.config)
         receipts = {path.stem: path for path in folder.glob("*.json")}
         chunks = run.chunks()
-        stored = {
-            chunk
-            for batch in batch_names(len(chunks))
-            if batch in receipts
-            for chunk in chunks[int(batch) * BATCH : (int(batch) + 1) * BATCH]
-        } | receipts.keys()
+        batches = [*batch_names(len(chunks)), *run.redrives()]
+        stored = {chunk for batch in batches if batch in receipts for chunk in batch_chunks(batch, chunks)}
         objects = sum(len(files.read_json(path, "objects")["objects"]) for path in receipts.values())
         return {"objects": objects, "waiting": FILES_OF_CHUNK * len(self._counted.done - stored)}
 
