@@ -23,6 +23,10 @@ from workflow_scripts.prompts import inputs, locking
 from workflow_scripts.publishing.batches import batch_chunks, batch_names
 from workflow_scripts.reporting.table import estimate_table, stand_ins, table
 from workflow_scripts.run import Run
+from workflow_scripts.tuning import winner
+from workflow_scripts.tuning.candidates import laid_over
+
+ANSWERING = {"chunk", "redriven"}
 
 HOW_TO_GO_ON = (
     "Not finished. What is done is safe: the same line again goes on from here, "
@@ -103,6 +107,21 @@ class Plan:
         if not standing_failures(self.run, self.run.redrives()):
             raise PlainError("no prompt has failed: there is nothing to ask again")
         return replace(self, redrive=f"r{len(self.run.redrives()) + 1}")
+
+    def with_tuned(self, tunes: bool) -> "Plan":
+        """The plan with the flags that tuning found, where servers.tuned wants them; without, if it `tunes` anew."""
+        servers = self.config.servers
+        if tunes and servers.urls:
+            raise PlainError(
+                "servers.urls names servers that run already, whose flags were set where they were started: there is "
+                "nothing to tune here. Leave `urls` out to have servers launched, and tuned, on this machine"
+            )
+        found = winner.found(self.run) if servers.tuned and not tunes else None
+        if found is None:
+            return self
+        config = laid_over(self.config, found)
+        print(f"tuned: {found.name} ({winner.path(self.run)})", file=sys.stderr)
+        return replace(self, config=config, run=Run(self.run.folder, config))
 
     def lost_shards(self) -> list[str]:
         """Training shards that their index names and that are gone: named as a target, they are exported again."""
@@ -318,6 +337,10 @@ def begin(plan: Plan, rules: set[str], *, keep_incomplete: bool) -> None:
     if keep_incomplete:
         raise PlainError("--keep-incomplete makes a file that a crash cut short pass for a finished one; leave it out")
     run = plan.run
+    if rules & ANSWERING:
+        if "tune" in rules:
+            raise PlainError("tuning has the servers to itself: say `tune` alone, then the rest")
+        winner.require(run)
     # Without `use`: the jobs go by what the catalogue said at this start.
     values = plan.config.model_dump(exclude_unset=True, exclude={"sources": {"__all__": {"use"}}})
     text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)

@@ -9,7 +9,7 @@ from workflow_scripts.errors import PlainError
 from workflow_scripts.machine import Machine, look
 from workflow_scripts.run import Run
 
-GENERATING = frozenset({"chunk", "redriven", "environment", "model"})
+GENERATING = frozenset({"chunk", "redriven", "environment", "model", "tune"})
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,174 @@
+"""Who is slower, who is measured again, who wins: arithmetic on measurements, nothing else.
+
+A candidate's speed is the mean of its measurements. How sure that is has two parts: how much the speed moved within a
+measurement, and how much it differs from one start of the server to the next (other GPUs, clocks, heat, prompts), which
+no longer look at one start tells. The second is taken from all candidates that were measured more than once; until
+there are any it is taken for one percent.
+
+Two candidates are apart where their speeds differ by more than twice the standard error of the difference.
+"""
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+START_SPREAD = 0.01  # of a speed, from start to start, as long as nothing is known
+START_SPREAD_WEIGHT = 4  # repeats that it counts for
+APART = 2.0  # standard errors of a difference
+HOPELESS = 3.0  # the same, for a candidate that is not measured to its end
+WORTH = 0.02  # a smaller difference is not worth another round
+BLOCKS = 10  # of one measurement
+
+Standing = Literal["best", "tie", "slower"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Output tokens a second over `seconds` of steady work, and the standard error within them."""
+
+    rate: float
+    error: float
+    seconds: float
+
+
+def measured(points: Sequence[tuple[float, float]]) -> Measured | None:
+    """The speed by looks of (seconds, tokens so far); None of fewer than three.
+
+    The looks are parted into ten blocks at most, whose speeds are taken for independent.
+    """
+    if len(points) < 3 or points[-1][0] <= points[0][0]:
+        return None
+    steps = len(points) - 1
+    count = min(BLOCKS, steps)
+    edges = [points[steps * number // count] for number in range(count + 1)]
+    parts = [(after[0] - before[0], after[1] - before[1]) for before, after in itertools.pairwise(edges)]
+    seconds = points[-1][0] - points[0][0]
+    rate = (points[-1][1] - points[0][1]) / seconds
+    # Blocks are of nearly one length; a longer one counts for more.
+    spread = sum(length * (made / length - rate) ** 2 for length, made in parts if length > 0) / seconds
+    return Measured(rate, math.sqrt(spread / (count - 1)), seconds)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What is known of a candidate's speed: `error` is its standard error, in tokens a second."""
+
+    rate: float
+    error: float
+
+    @property
+    def spread(self) -> float:
+        """Half of the interval that holds it in 95 of 100 cases, as a share of it."""
+        return APART * self.error / self.rate if self.rate else 0.0
+
+    def slower_than(self, other: "Speed", errors: float = APART) -> bool:
+        """Whether it is, beyond doubt."""
+        return other.rate - self.rate > errors * math.hypot(self.error, other.error)
+
+
+def start_spread(of_candidates: Iterable[Sequence[Measured]]) -> float:
+    """The standard deviation of a candidate's speed from start to start, as a share of it."""
+    squares, degrees = 0.0, 0
+    for found in of_candidates:
+        if len(found) > 1 and (mean := statistics.fmean(one.rate for one in found)) > 0:
+            within = statistics.fmean(one.error**2 for one in found)  # which is no start's
+            squares += (sum((one.rate - mean) ** 2 for one in found) - (len(found) - 1) * within) / mean**2
+            degrees += len(found) - 1
+    squares = max(0.0, squares) + START_SPREAD_WEIGHT * START_SPREAD**2
+    return math.sqrt(squares / (degrees + START_SPREAD_WEIGHT))
+
+
+def combined(found: Sequence[Measured], from_start_to_start: float) -> Speed:
+    """One candidate's measurements, each counted by its seconds."""
+    whole = sum(one.seconds for one in found)
+    weights = [one.seconds / whole for one in found]
+    rate = sum(weight * one.rate for weight, one in zip(weights, found, strict=True))
+    within = sum((weight * one.error) ** 2 for weight, one in zip(weights, found, strict=True))
+    between = (from_start_to_start * rate) ** 2 * sum(weight**2 for weight in weights)
+    return Speed(rate, math.sqrt(within + between))
+
+
+@dataclass
+class Race:
+    """The candidates' race, round by round. `names` in the order of preference: the first is what there is now.
+
+    `slots` are servers that run side by side: where there are more than candidates, each is measured on several.
+    """
+
+    names: list[str]
+    rounds: int
+    slots: int = 1
+    found: dict[str, list[Measured]] = field(default_factory=dict)
+    out: set[str] = field(default_factory=set)  # can't start, died, or answers otherwise
+    round: int = 0  # that was handed out last, from 1
+    _alive: list[str] = field(default_factory=list)
+
+    def add(self, name: str, one: Measured) -> None:
+        self.found.setdefault(name, []).append(one)
+
+    def drop(self, name: str) -> None:
+        """Never to be measured again, and never the best."""
+        self.out.add(name)
+
+    def speeds(self) -> dict[str, Speed]:
+        """Of every candidate that was measured."""
+        spread = start_spread(found for name, found in self.found.items())
+        return {name: combined(self.found[name], spread) for name in self.names if name in self.found}
+
+    def hopeless(self, name: str, so_far: Measured) -> bool:
+        """Whether a measurement under way can end now: the candidate is slower than another by far."""
+        spread = start_spread(self.found.values())
+        mine = combined([*self.found.get(name, []), so_far], spread)
+        return any(mine.slower_than(other, HOPELESS) for one, other in self._running().items() if one != name)
+
+    def next_round(self) -> list[str]:
+        """Who is measured now, some several times; nobody where nothing would be gained."""
+        if self.round == 0:
+            self._alive = list(self.names)
+        else:
+            close = self._close()
+            if self.round >= self.rounds or len(close) < 2 or self._is_settled(close):
+                return []
+            # As there is none that is beyond doubt, the better half; what there is now stays in as long as it is close.
+            best_first = sorted(close, key=lambda name: -self.speeds()[name].rate)
+            kept = set(best_first[: max(2, math.ceil(len(close) / 2))]) | {self.names[0]} & set(close)
+            self._alive = [name for name in self.names if name in kept]
+        self.round += 1
+        return self._alive * max(1, self.slots // len(self._alive))
+
+    def best(self) -> str | None:
+        """The one to take: of those in the last round that are not told apart from the fastest, the first by name."""
+        return next(iter(self._close()), None)
+
+    def standing(self, name: str) -> Standing:
+        """How a candidate that was measured, and is not out, stands to the best one."""
+        best = self.best()
+        if best is None or name == best:
+            return "best"
+        speeds = self.speeds()
+        fastest = max((speeds[one] for one in self._close()), key=lambda speed: speed.rate)
+        return "slower" if speeds[name].slower_than(fastest) else "tie"
+
+    def _running(self) -> dict[str, Speed]:
+        return {name: speed for name, speed in self.speeds().items() if name not in self.out}
+
+    def _close(self) -> list[str]:
+        """Those of the last round that are not told apart from the fastest of them."""
+        speeds = {name: speed for name, speed in self._running().items() if name in self._alive}
+        if not speeds:
+            return []
+        fastest = max(speeds.values(), key=lambda speed: speed.rate)
+        return [name for name, speed in speeds.items() if not speed.slower_than(fastest)]
+
+    def _is_settled(self, close: list[str]) -> bool:
+        """Whether a difference between those, if there is one, is too small to matter."""
+        speeds = self.speeds()
+        fastest = max((speeds[name] for name in close), key=lambda speed: speed.rate)
+        others = [speeds[name] for name in close if speeds[name] is not fastest]
+        return all(
+            fastest.rate - other.rate + APART * math.hypot(fastest.error, other.error) < WORTH * fastest.rate
+            for other in others
+        )
