@@ -44,7 +44,7 @@ class Tunable(Server):
 
     async def _metrics(self, _: web.Request) -> web.Response:
         self._plan(self.batch.advance(time.monotonic()))
-        retracted = self.seen // 10 if self.flags.schedule_conservativeness < 0.5 else 0
+        retracted = self.seen if self.flags.schedule_conservativeness < 0.5 else 0
         lines = [
             "# TYPE sglang:num_running_reqs gauge",
             f'sglang:num_running_reqs{{model_name="m"}} {self.batch.running:.1f}',

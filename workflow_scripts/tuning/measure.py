@@ -81,8 +81,8 @@ async def look(session: aiohttp.ClientSession, endpoint: Endpoint) -> Look | Non
 class Outcome:
     """What one candidate did on one server. Seconds are of steady work, where `measured` is None there was none.
 
-    `answers` (the tokens of each that ended), `tokens`, `classes` (of turns) and `failed` are of the steady part; `client` is the share of a processor
-    that this process took meanwhile.
+    `answers` (the tokens of each that ended), `tokens`, `classes` (of turns) and `failed` are of the steady part;
+    `client` is the share of a processor that this process took meanwhile.
     """
 
     measured: Measured | None

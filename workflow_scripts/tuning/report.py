@@ -9,6 +9,7 @@ from typing import Any
 
 from workflow_scripts.config import Config
 from workflow_scripts.serving.causes import is_out_of_memory
+from workflow_scripts.serving.service_log import EXCEPTION
 from workflow_scripts.tuning.answers import Compared
 from workflow_scripts.tuning.candidates import AS_IS, Candidate
 from workflow_scripts.tuning.decide import APART, Race, Speed
@@ -231,7 +232,8 @@ def _line(row: dict[str, Any], wide: int) -> list[str]:
 def _in_short(reason: str | None) -> str:
     """The line of a reason that says most: what a log ended with."""
     lines = [line.strip() for line in (reason or "it was not measured").splitlines()]
-    return [line for line in lines if line and not line.startswith("Known cause: ")][-1]
+    said = [line for line in lines if line and not line.startswith("Known cause: ")]
+    return ([line for line in said if EXCEPTION.match(line)] or said)[-1]
 
 
 def notes(told: dict[str, Any]) -> list[str]:

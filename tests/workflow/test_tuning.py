@@ -1,0 +1,97 @@
+"""The target `tune`, and runs that use what it found, against launched stand-ins whose flags decide their speed."""
+
+from pathlib import Path
+from typing import Any
+
+from tests.standin.project import Project
+from tests.standin.tuning import told, tunable
+
+CANDIDATES: list[dict[str, Any]] = [
+    {"name": "fast", "args": {"schedule-conservativeness": 2.0}},
+    {"args": {"max-running-requests": 2}},
+    {"name": "nearly", "args": {"page-size": 64}},
+    {"name": "wrong", "args": {"attention-backend": "triton", "schedule-conservativeness": 3.0}},
+    {"name": "too_big", "args": {"mem-fraction-static": 0.99}},
+    {"name": "dies", "args": {"chunked-prefill-size": 1, "schedule-conservativeness": 2.5}},
+    {"name": "retracts", "args": {"schedule-conservativeness": 0.4}},
+    {"name": "no_such_policy", "args": {"schedule-policy": "whim"}},
+]
+
+
+def test_the_fastest_that_answers_alike_is_found_and_used_in_the_midst_of_a_run(tmp_path: Path) -> None:
+    project = tunable(tmp_path / "project", 3000, CANDIDATES, seconds=2, rounds=2)
+    project.config["servers"]["count"] = 2
+    try:
+        assert project.run("prompts").code == 0
+        folder = project.made.folder
+        first = project.run(f"{folder.relative_to(project.folder)}/completions/00000.json", configfile="my.yaml")
+        assert first.code == 0, first.output
+        made = project.made.sidecar("00000").read_bytes()
+        result = project.run("tune")
+        assert result.code == 0, result.output
+        project.no_process_left()
+        found = told(project)
+        rows = {row["name"]: row for row in found["candidates"]}
+        assert {name: row["standing"] for name, row in rows.items()} == {
+            "as_is": "slower",
+            "fast": "best",
+            "max-running-requests 2": "slower",
+            "nearly": "slower",
+            "wrong": "other_answers",
+            "too_big": "failed",
+            "dies": "failed",
+            "retracts": "slower",
+            "no_such_policy": "failed",
+        }
+        assert found["winner"] == {"name": "fast", "args": {"schedule-conservativeness": 2.0}}
+        assert 0.5 < found["gain"]["share"] < 1.5
+        assert {row["out_of_memory"] for name, row in rows.items() if name in ("too_big", "dies")} == {True}
+        assert "died at work" in rows["dies"]["reason"] and "did not start" in rows["too_big"]["reason"]
+        assert rows["no_such_policy"]["reason"].startswith(
+            "servers.args.schedule-policy: SGLang 0.5.23 knows no 'whim'"
+        )
+        assert rows["nearly"]["answers"]["near_tie"] > 0 and rows["nearly"]["answers"]["different"] == 0
+        assert rows["wrong"]["answers"]["different"] > 0 and "greedy answers are not as_is's" in rows["wrong"]["reason"]
+        assert rows["retracts"]["retracted"] > 0 == rows["as_is"]["retracted"]
+        assert rows["as_is"]["seats"]["granted"] == 8 and 6 < rows["as_is"]["seats"]["used"] <= 8
+        assert {one["server"] for row in rows.values() for one in row["measurements"]} == {"server 0", "server 1"}
+        assert not any(one["sample_used_up"] for one in rows["as_is"]["measurements"])
+        table = (folder / "tuning.txt").read_text().splitlines()
+        assert all(line.rstrip() in result.output for line in table) and "<- best" in "\n".join(table)
+        # It is the same run, and goes on by the winner's flags.
+        project.config["servers"] |= {"tuned": True, "count": 1}
+        after = project.run("completions")
+        assert after.code == 0, after.output
+        assert project.made.folder == folder and project.made.sidecar("00000").read_bytes() == made
+        assert "Chunk 00000" not in after.jobs and after.lines("tuned: fast")
+        assert "--schedule-conservativeness 2.0" in after.output
+    finally:
+        project.end_processes()
+
+
+def test_what_cannot_be_tuned_or_is_not_tuned_is_a_plain_error(fresh: Project) -> None:
+    fresh.config["servers"]["tuned"] = True
+    plan = fresh.run("-n")
+    assert plan.code == 0, plan.output
+    result = fresh.run()
+    assert result.code != 0 and "Traceback" not in result.output, result.output
+    assert result.lines("error: servers.tuned is true, and ") and "say `snakemake --cores all tune`" in result.output
+    assert not list(fresh.results.glob("*/completions/*")) and fresh.requests() == []
+    both = fresh.run("tune", "completions")
+    assert both.code != 0 and both.lines("error: tuning has the servers to itself"), both.output
+    fresh.config["servers"] = {"urls": ["http://127.0.0.1:9"]}
+    elsewhere = fresh.run("tune")
+    assert elsewhere.code != 0 and "there is nothing to tune here" in elsewhere.output
+
+
+def test_where_no_candidate_works_all_reasons_are_told(tmp_path: Path) -> None:
+    project = tunable(tmp_path / "project", 40, [], seconds=1)
+    project.config["servers"]["args"]["mem-fraction-static"] = 0.99
+    try:
+        result = project.run("tune")
+        assert result.code != 0 and "Traceback" not in result.output, result.output
+        assert result.lines("error: no candidate could be used:") and "CUDA out of memory" in result.output
+        assert told(project)["winner"] is None
+        project.no_process_left()
+    finally:
+        project.end_processes()
