@@ -3,9 +3,10 @@
 A candidate's speed is the mean of its measurements. How sure that is has two parts: how much the speed moved within a
 measurement, and how much it differs from one start of the server to the next (other GPUs, clocks, heat, prompts), which
 no longer look at one start tells. The second is taken from all candidates that were measured more than once; until
-there are any it is taken for one percent.
+there are any it is taken for one and a half percent.
 
-Two candidates are apart where their speeds differ by more than twice the standard error of the difference.
+Two candidates are apart where their speeds differ by so many standard errors of the difference that, were all alike,
+none would be called slower in 95 of 100 races: two if there are two, more if there are more (Bonferroni's bound).
 """
 
 import itertools
@@ -15,12 +16,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-START_SPREAD = 0.01  # of a speed, from start to start, as long as nothing is known
+START_SPREAD = 0.015  # of a speed, from start to start, as long as nothing is known
 START_SPREAD_WEIGHT = 4  # repeats that it counts for
-APART = 2.0  # standard errors of a difference
-HOPELESS = 3.0  # the same, for a candidate that is not measured to its end
+SURE = 2.0  # standard errors on each side hold a value in 95 of 100 cases
+DOUBT = 0.05  # the share of races in which one is called slower, and all are alike
+HOPELESS = 1.0  # standard errors more, for a candidate that is not measured to its end
 WORTH = 0.02  # a smaller difference is not worth another round
 BLOCKS = 10  # of one measurement
+TINY = 1e-12  # the square of an error, at least
 
 Standing = Literal["best", "tie", "slower"]
 
@@ -62,9 +65,9 @@ class Speed:
     @property
     def spread(self) -> float:
         """Half of the interval that holds it in 95 of 100 cases, as a share of it."""
-        return APART * self.error / self.rate if self.rate else 0.0
+        return SURE * self.error / self.rate if self.rate else 0.0
 
-    def slower_than(self, other: "Speed", errors: float = APART) -> bool:
+    def slower_than(self, other: "Speed", errors: float) -> bool:
         """Whether it is, beyond doubt."""
         return other.rate - self.rate > errors * math.hypot(self.error, other.error)
 
@@ -82,13 +85,16 @@ def start_spread(of_candidates: Iterable[Sequence[Measured]]) -> float:
 
 
 def combined(found: Sequence[Measured], from_start_to_start: float) -> Speed:
-    """One candidate's measurements, each counted by its seconds."""
-    whole = sum(one.seconds for one in found)
-    weights = [one.seconds / whole for one in found]
-    rate = sum(weight * one.rate for weight, one in zip(weights, found, strict=True))
-    within = sum((weight * one.error) ** 2 for weight, one in zip(weights, found, strict=True))
-    between = (from_start_to_start * rate) ** 2 * sum(weight**2 for weight in weights)
-    return Speed(rate, math.sqrt(within + between))
+    """One candidate's measurements, each counted by how sure it is."""
+    typical = from_start_to_start * statistics.fmean(one.rate for one in found)
+    weights = [1 / max(one.error**2 + typical**2, TINY) for one in found]
+    rate = sum(weight * one.rate for weight, one in zip(weights, found, strict=True)) / sum(weights)
+    return Speed(rate, math.sqrt(1 / sum(weights)))
+
+
+def apart(candidates: int) -> float:
+    """The standard errors by which one of so many must differ to be called slower."""
+    return statistics.NormalDist().inv_cdf(1 - DOUBT / 2 / max(1, candidates - 1))
 
 
 @dataclass
@@ -122,7 +128,8 @@ class Race:
         """Whether a measurement under way can end now: the candidate is slower than another by far."""
         spread = start_spread(self.found.values())
         mine = combined([*self.found.get(name, []), so_far], spread)
-        return any(mine.slower_than(other, HOPELESS) for one, other in self._running().items() if one != name)
+        errors = apart(len(self.names)) + HOPELESS
+        return any(mine.slower_than(other, errors) for one, other in self._running().items() if one != name)
 
     def next_round(self) -> list[str]:
         """Who is measured now, some several times; nobody where nothing would be gained."""
@@ -150,7 +157,7 @@ class Race:
             return "best"
         speeds = self.speeds()
         fastest = max((speeds[one] for one in self._close()), key=lambda speed: speed.rate)
-        return "slower" if speeds[name].slower_than(fastest) else "tie"
+        return "slower" if self._is_slower(speeds[name], fastest) else "tie"
 
     def _running(self) -> dict[str, Speed]:
         return {name: speed for name, speed in self.speeds().items() if name not in self.out}
@@ -161,7 +168,10 @@ class Race:
         if not speeds:
             return []
         fastest = max(speeds.values(), key=lambda speed: speed.rate)
-        return [name for name, speed in speeds.items() if not speed.slower_than(fastest)]
+        return [name for name, speed in speeds.items() if not self._is_slower(speed, fastest)]
+
+    def _is_slower(self, speed: Speed, fastest: Speed) -> bool:
+        return speed.slower_than(fastest, apart(len(self._running())))
 
     def _is_settled(self, close: list[str]) -> bool:
         """Whether a difference between those, if there is one, is too small to matter."""
@@ -169,6 +179,6 @@ class Race:
         fastest = max((speeds[name] for name in close), key=lambda speed: speed.rate)
         others = [speeds[name] for name in close if speeds[name] is not fastest]
         return all(
-            fastest.rate - other.rate + APART * math.hypot(fastest.error, other.error) < WORTH * fastest.rate
+            fastest.rate - other.rate + SURE * math.hypot(fastest.error, other.error) < WORTH * fastest.rate
             for other in others
         )

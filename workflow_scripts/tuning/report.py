@@ -12,7 +12,7 @@ from workflow_scripts.serving.causes import is_out_of_memory
 from workflow_scripts.serving.service_log import EXCEPTION
 from workflow_scripts.tuning.answers import Compared
 from workflow_scripts.tuning.candidates import AS_IS, Candidate
-from workflow_scripts.tuning.decide import APART, Race, Speed
+from workflow_scripts.tuning.decide import SURE, Race, Speed
 from workflow_scripts.tuning.measure import Outcome
 
 BUSY_CLIENT = 0.8  # of a processor; a client that takes more may be what is measured
@@ -55,7 +55,7 @@ def answer_length(rows: Sequence[Row]) -> Length | None:
     if len(lengths) < FEW_ANSWERS:
         return None
     varied = statistics.stdev(lengths) / statistics.fmean(lengths)
-    return Length(sum(outcome.tokens for outcome in steady) / len(lengths), APART * varied / math.sqrt(len(lengths)))
+    return Length(sum(outcome.tokens for outcome in steady) / len(lengths), SURE * varied / math.sqrt(len(lengths)))
 
 
 def to_json(config: Config, rows: Sequence[Row], race: Race, facts: dict[str, Any]) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def _measurement(server: str, number: int, outcome: Outcome) -> dict[str, Any]:
         "server": server,
         "round": number,
         "tokens_per_second": None if found is None else round(found.rate, 2),
-        "spread": None if found is None or not found.rate else _share(APART * found.error / found.rate),
+        "spread": None if found is None or not found.rate else _share(SURE * found.error / found.rate),
         "seconds": None if found is None else round(found.seconds, 1),
         "ramp_seconds": round(outcome.ramp_seconds, 1),
         "settled": outcome.settled,
