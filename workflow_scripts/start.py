@@ -44,6 +44,7 @@ class Plan:
     sources: dict[str, dict[str, Any]]  # as in lock.json: {NAME: {"shard": "sources/NAME-HASH", "files": [...]}}
     inputs: dict[str, list[inputs.Input]]  # what prompts are drawn against; S3 prefixes by their names alone
     redrive: str | None = None  # the one that is asked for
+    tuned: str | None = None  # the candidate whose flags are laid over servers.args
 
     @property
     def batches(self) -> dict[str, list[str]]:
@@ -111,6 +112,8 @@ class Plan:
     def with_tuned(self, tunes: bool) -> "Plan":
         """The plan with the flags that tuning found, where servers.tuned wants them; without, if it `tunes` anew."""
         servers = self.config.servers
+        if tunes and not self.generates:
+            raise PlainError("training.answers is recorded: no server is asked anything, and none can be tuned")
         if tunes and servers.urls:
             raise PlainError(
                 "servers.urls names servers that run already, whose flags were set where they were started: there is "
@@ -120,8 +123,7 @@ class Plan:
         if found is None:
             return self
         config = laid_over(self.config, found)
-        print(f"tuned: {found.name} ({winner.path(self.run)})", file=sys.stderr)
-        return replace(self, config=config, run=Run(self.run.folder, config))
+        return replace(self, config=config, run=Run(self.run.folder, config), tuned=found.name)
 
     def lost_shards(self) -> list[str]:
         """Training shards that their index names and that are gone: named as a target, they are exported again."""
@@ -244,6 +246,8 @@ def announce(plan: Plan, note: str | None, targets: list[str], *, dry_run: bool)
     Here, since a start that finds nothing to do never gets to `begin`, processes that outlived an earlier run end.
     """
     print(f"run {plan.run.name} in {plan.run.folder}", file=sys.stderr)
+    if plan.tuned is not None:
+        print(f"tuned: the flags of {plan.tuned} ({winner.path(plan.run)})", file=sys.stderr)
     if not dry_run:
         if any(target.startswith(("--delete-all", "--delete-temp")) for target in targets):
             results_lock.take(plan.run.results, plan.run.name)  # not under a run that lives

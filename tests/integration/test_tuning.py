@@ -63,7 +63,7 @@ def test_the_real_servers_flags_are_measured_and_used_in_the_same_run(tiny_qwen3
         del project.config["tune"]
         result = project.start().wait(SECONDS)
         assert result.code == 0, result.output
-        assert project.made == made and result.lines("tuned: many")
+        assert project.made == made and result.lines("tuned: the flags of many ")
         project.audit()
         speed = files.read_json(made.sidecar("00000"))["fingerprint"]["speed"]
         assert [one["max_running_requests"] for one in speed] == [64]

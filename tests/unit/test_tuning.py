@@ -375,7 +375,7 @@ def test_tuning_is_no_part_of_the_runs_identity(tmp_path: Path, monkeypatch: pyt
     files.write_json(winner.path(plan.run), {"winner": {"name": "x", "args": {"page-size": 64}}})
     tuned = plan.with_tuned(tunes=False)
     assert tuned.config.servers.args == {"page-size": 64} == tuned.run.config.servers.args
-    assert tuned.run.name == plan.run.name and plan.with_tuned(tunes=True) == plan
+    assert tuned.run.name == plan.run.name and tuned.tuned == "x" and plan.with_tuned(tunes=True) == plan
     elsewhere = start.plan(with_changes({"servers.urls": ["http://127.0.0.1:9"]}), "my.yaml")
     with pytest.raises(PlainError, match=r"there is nothing to tune here"):
         elsewhere.with_tuned(tunes=True)

@@ -1,10 +1,14 @@
 """The target `tune`, and runs that use what it found, against launched stand-ins whose flags decide their speed."""
 
+import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.standin.project import Project
 from tests.standin.tuning import told, tunable
+from tests.standin.waiting import until
 
 CANDIDATES: list[dict[str, Any]] = [
     {"name": "fast", "args": {"schedule-conservativeness": 2.0}},
@@ -63,7 +67,7 @@ def test_the_fastest_that_answers_alike_is_found_and_used_in_the_midst_of_a_run(
         after = project.run("completions")
         assert after.code == 0, after.output
         assert project.made.folder == folder and project.made.sidecar("00000").read_bytes() == made
-        assert "Chunk 00000" not in after.jobs and after.lines("tuned: fast")
+        assert "Chunk 00000" not in after.jobs and after.lines("tuned: the flags of fast ")
         assert "--schedule-conservativeness 2.0" in after.output
     finally:
         project.end_processes()
@@ -82,6 +86,32 @@ def test_what_cannot_be_tuned_or_is_not_tuned_is_a_plain_error(fresh: Project) -
     fresh.config["servers"] = {"urls": ["http://127.0.0.1:9"]}
     elsewhere = fresh.run("tune")
     assert elsewhere.code != 0 and "there is nothing to tune here" in elsewhere.output
+    fresh.config["training"]["answers"] = "recorded"
+    recorded = fresh.run("tune")
+    assert recorded.code != 0 and "no server is asked anything" in recorded.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_tuning_that_is_ended_leaves_nothing_and_the_same_line_does_it_again(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    project = tunable(tmp_path / "project", 400, [], seconds=60, rounds=1)
+    try:
+        running = project.start("tune")
+        until(lambda: "tune: as_is on server 0" in running.output and project.made.server(0).joinpath("key").exists())
+        if number == signal.SIGINT:
+            running.signal_all(number)
+        else:
+            running.process.send_signal(number)
+        assert running.wait().code != 0
+        project.no_process_left()
+        assert not (project.made.folder / "tuning.json").exists()
+        project.config["tune"]["seconds"] = 1
+        result = project.run("tune")
+        assert result.code == 0 and told(project)["winner"]["name"] == "as_is", result.output
+        project.no_process_left()
+    finally:
+        project.end_processes()
 
 
 def test_where_no_candidate_works_all_reasons_are_told(tmp_path: Path) -> None:
