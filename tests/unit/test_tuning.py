@@ -1,6 +1,7 @@
 """Candidates, the sample, answers compared, what /metrics says, the table, and the winner laid over the config."""
 
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.standin import models
+from tests.standin.machines import machine
 from tests.unit.test_completions import prompt, reply
 from tests.unit.test_config import with_changes
 from workflow_scripts import config as configs
@@ -19,7 +22,8 @@ from workflow_scripts.completions.replies import Answerer
 from workflow_scripts.config import Config, Sampling
 from workflow_scripts.errors import PlainError
 from workflow_scripts.run import Run
-from workflow_scripts.serving import launch
+from workflow_scripts.serving import given as given_to
+from workflow_scripts.serving import launch, model_facts
 from workflow_scripts.serving.flags import SPEED_FLAGS
 from workflow_scripts.serving.known_flags import Known, mistakes
 from workflow_scripts.tuning import candidates, winner
@@ -92,6 +96,21 @@ def test_hybrids_get_their_strategies_and_cpus_no_share_of_a_gpus_memory() -> No
     cpu = config(**{"servers.engine": "sglang-cpu"})
     names = [one.name for one in candidates.listing(cpu, False, lambda tried: tried.servers.args)]
     assert "memory_90" not in names and "running_32" in names
+
+
+def test_what_the_card_and_the_model_get_anyway_is_not_tried_again(tmp_path: Path) -> None:
+    """A hybrid model on H200s has its cache of prefixes off as it is."""
+    model = tmp_path / "model"
+    files.write_json(model / "config.json", models.QWEN36_27B)
+    (model / "model.safetensors").touch()
+    os.truncate(model / "model.safetensors", 55 * 10**9)  # sparse
+    hybrid = "hybrid" in model_facts.read(model).traits
+    seen = machine("8x_h200")
+    mine = config(**{"servers.args": {"context-length": 8192}})
+    found = candidates.listing(mine, hybrid, lambda tried: given_to.flags_of(tried, 0, model, 0, seen).flags)
+    names = [one.name for one in found]
+    assert hybrid and names[:4] == ["as_is", "no_buffer", "extra_buffer", "extra_buffer_lazy"]
+    assert "radix_off" not in names and "running_128" in names
 
 
 def test_two_of_one_name_are_a_mistake() -> None:

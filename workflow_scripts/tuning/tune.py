@@ -49,9 +49,7 @@ class Tuning:
         while entrants := self._race.next_round():
             say(f"tune: round {self._race.round}: {', '.join(dict.fromkeys(entrants))}")
             waiting = deque(entrants)
-            waiting.rotate(
-                1 - self._race.round
-            )  # a candidate that comes again gets another GPU, where there are several
+            waiting.rotate(1 - self._race.round)  # whoever comes again gets another GPU, where there are several
             await asyncio.gather(*(self._serve(lease, waiting) for lease in self._leases))
 
     def told(self) -> dict[str, Any]:
