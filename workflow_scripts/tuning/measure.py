@@ -220,8 +220,14 @@ def client_of(
 ) -> Client:
     """The engine's client, for a server whose death is an answer: it is not started again."""
 
+    ended: list[str] = []  # why the watchdog ended it
+
     async def reconnect(dead: Endpoint) -> Endpoint:
-        raise Died(why_dead(dead))
+        raise Died("\n  ".join([*ended, why_dead(dead)]))
+
+    async def end(hung: Endpoint, reason: str) -> None:
+        ended.append(reason)
+        await asyncio.to_thread(give_up, hung, reason)
 
     return Client(
         endpoint=endpoint,
@@ -229,7 +235,7 @@ def client_of(
         limits=config.limits,
         seats=lease,
         reconnect=reconnect,
-        give_up=lambda hung, reason: asyncio.to_thread(give_up, hung, reason),
+        give_up=end,
         last_words=lambda: why_dead(endpoint),
         crashed=lambda _endpoint, _lost: None,
         done=done,
