@@ -5,10 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.standin.project import ROOT, Project
 from workflow_scripts.serving import environment
 from workflow_scripts.serving.environment import Environment
+
+settings.register_profile("no deadline", deadline=None)  # a busy machine is no fault
+settings.load_profile("no deadline")
 
 
 @pytest.fixture(scope="session")

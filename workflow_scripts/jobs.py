@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import orjson
@@ -29,9 +29,15 @@ def run_job(main: Callable[[], None]) -> None:
     try:
         with plain_os_errors():
             main()
+            sys.stdout.flush()
+    except BrokenPipeError:
+        if run is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `| head` has seen enough
     except PlainError as error:
         if isinstance(error.__cause__, OSError):
-            say(f"error: {error}")  # a full disk holds no log
+            with suppress(OSError):
+                say(f"error: {error}")  # a full disk holds no log
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit(130)

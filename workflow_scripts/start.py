@@ -340,6 +340,8 @@ def begin(plan: Plan, rules: set[str], *, keep_incomplete: bool) -> None:
     """
     if keep_incomplete:
         raise PlainError("--keep-incomplete makes a file that a crash cut short pass for a finished one; leave it out")
+    if "summary" in rules and not plan.generates:
+        raise PlainError("training.answers is recorded: no prompt is asked, and the account and report are of answers")
     run = plan.run
     if rules & ANSWERING:
         if "tune" in rules:
@@ -399,7 +401,7 @@ def _see_the_doctor(run: Run, rules: set[str]) -> None:
     from workflow_scripts.publishing.restore import published_paths
 
     needs = Needs.of(rules)
-    published = published_paths(run)
+    published = set() if "redriven" in rules else published_paths(run)
     sidecars = [run.sidecar(chunk) for chunk in run.chunks()]
     if published and all(path.exists() or run.relative(path) in published for path in sidecars):
         needs = replace(needs, servers=False)  # what is in the bucket is fetched, and nobody is asked

@@ -77,7 +77,10 @@ def make(run: Run, folder: Path, tokens: int) -> int:
         chunk = f"{count:05d}"
         files.write_jsonl_zst(run.completions(chunk), rows)
         files.write_jsonl_zst(text_of(run, chunk), ({"messages": row["messages"]} for row in rows))
-        files.write_json(run.sidecar(chunk), {"chunk": chunk, "fingerprint": {"content": {}, "speed": []}})
+        path = run.completions(chunk)
+        entry = {"bytes": path.stat().st_size, "sha256": files.sha256_file(path)}
+        sidecar = {"chunk": chunk, "completions": entry, "fingerprint": {"content": {}, "speed": []}}
+        files.write_json(run.sidecar(chunk), sidecar)
         total, count = total + held, count + 1
     config = {
         "name": "made",

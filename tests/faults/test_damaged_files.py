@@ -150,6 +150,7 @@ def test_a_cut_completions_file_does_not_pass_for_a_finished_one(finished: Proje
         index.unlink()
     result = finished.run()
     assert result.code != 0 and "Traceback" not in result.output, result.output
-    assert "is damaged (" in result.output and "delete it and run the same line again" in result.output
+    says = "is not the file that was finished; delete it and run the same line again"
+    assert f"{path.relative_to(finished.folder)} {says}" in result.output
     path.unlink()
     finished.finish()

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from tests.standin.browser import Page, browsed
-from tests.standin.made_run import make
+from tests.standin.made_run import World, make
 from tests.standin.project import Project
+from workflow_scripts import files
 from workflow_scripts.reporting.report import report
 
 CHARTS = ["pace", "seats", "servers", "output_lengths", "prompt_lengths", "by_source", "shares", "failures", "mix"]
@@ -15,6 +16,15 @@ MARKS = """[...document.querySelectorAll('.chart')]
     .map(e => [e.dataset.chart, e.querySelectorAll('svg path, svg rect').length])"""
 WIDER = """[...document.querySelectorAll('.chart svg')]
     .filter(e => e.getBoundingClientRect().right > innerWidth).length"""
+completion = World.completion
+LABELS = """[...document.querySelectorAll('.chart svg')].flatMap(svg => {
+    const texts = [...svg.querySelectorAll('text')].filter(e => e.textContent);
+    const boxes = texts.map(e => e.getBoundingClientRect()), card = svg.closest('figure[id]').getBoundingClientRect();
+    const meet = (a, b) => a.left < b.right && b.left < a.right && a.top + 2 < b.bottom && b.top + 2 < a.bottom;
+    return texts.filter((_, n) => boxes[n].left < card.left || boxes[n].right > card.right
+        || boxes.some((box, m) => m < n && meet(box, boxes[n]))).map(e => e.textContent);
+})"""
+SWATCHES = "document.querySelectorAll('#failures [class$=-swatch]').length"
 CLICK = "[...document.querySelectorAll('a, button')].filter(%s)[0].click()"
 CHOOSE = """(e => { e.value = 'openorca'; e.dispatchEvent(new Event('change')); })(document.getElementById('source'))"""
 
@@ -25,6 +35,13 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = run.folder / "report.html"
     path.write_bytes(report(run, []))
     return path.as_uri()
+
+
+def nothing(world: World, number: int) -> dict[str, Any]:
+    """A completion without a token."""
+    row = completion(world, number)
+    row["turns"][0] |= {"class": "empty", "usage": {"prompt_tokens": 9, "completion_tokens": 0}}
+    return row
 
 
 @pytest.mark.parametrize("width", [390, 1440])
@@ -52,6 +69,41 @@ def test_it_draws_everything_and_asks_for_nothing(url: str, tmp_path: Path, widt
     assert found["ground"] == {"light": "rgb(251, 250, 248)", "dark": "rgb(20, 23, 26)"}[scheme]
     assert found["axis"] == {"light": "rgb(29, 33, 38)", "dark": "rgb(230, 232, 234)"}[scheme]
     assert (tmp_path / "page.png").stat().st_size > 50_000
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_seventeen_sources_with_long_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    names = [f"source_{number:02d}_whose_name_has_sixty_four_characters_as_it_may_have_" for number in range(17)]
+    monkeypatch.setattr("tests.standin.made_run.SOURCES", {name: (5, 900) for name in names})
+    run = make(tmp_path, prompts=1200, chunks=1)
+    run.report.write_bytes(report(run, []))
+
+    async def look(page: Page) -> Any:
+        await page.show(run.report.as_uri(), width)
+        wide = await page.js("document.documentElement.scrollWidth")
+        return {"wide": wide, "labels": await page.js(LABELS), "swatches": await page.js(SWATCHES)}
+
+    found = browsed(tmp_path / "browser", look)
+    assert found["wide"] <= width and found["labels"] == [] and found["swatches"] == 9
+
+
+def test_a_run_that_made_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.standin.made_run.World.completion", nothing)
+    run = make(tmp_path, prompts=5, chunks=1)
+    path = run.folder / "progress.jsonl"
+    files.write_bytes(path, path.read_bytes().splitlines(keepends=True)[0])
+    run.report.write_bytes(report(run, []))
+
+    async def look(page: Page) -> Any:
+        await page.show(run.report.as_uri(), 390)
+        told = "document.querySelector('#%s .chart').textContent"
+        charts = {chart: await page.js(told % chart) for chart in ("pace", "by_source", "seats")}
+        has_nan = await page.js("document.querySelector('main').textContent.includes('NaN')")
+        return charts, await page.js(LABELS), has_nan, page.messages
+
+    charts, labels, has_nan, messages = browsed(tmp_path / "browser", look)
+    assert charts["pace"] == charts["by_source"] == "Nothing was recorded." and "requests" in charts["seats"]
+    assert (labels, has_nan, messages) == ([], False, [])
 
 
 def test_it_folds_by_keyboard_and_filters_by_source(url: str, tmp_path: Path) -> None:

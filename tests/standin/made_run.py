@@ -286,6 +286,11 @@ def _write_summary(run: Run, sidecars: list[Sidecar], prompts: int) -> None:
             "training_rows": 100,
             "supervised_tokens": 1000,
             "training_dropped": {"class cut_in_thinking": 9},
+            "supervised_tokens_dropped": {"class cut_in_thinking": 9000, "cut at max_tokens": 12},
+            "windows": [
+                {"window": 2048, "longer_rows": 7, "lost": {}, "share": {"right": 0.25, "supervised": 0.2, "drop": 0.5}}
+            ],
+            "draft_vocabulary": {"size": 32, "coverage": {"32": 0.987}},
             "objects_published": 0,
             "seconds": {"completions": 10_710.0, "sources": 60.0, "prompts": 30.0, "training": 100.0},
         },

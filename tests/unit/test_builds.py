@@ -1,7 +1,9 @@
 """Each recorded machine gets its environment, or everything that is in the way, with what to do."""
 
+import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +36,9 @@ USED = {
 REFUSED = {
     "4x_a100": "driver 550.163.01 is too old: SGLang for CUDA 13.0 needs 580 or newer. Install a newer driver, or name "
     "a Python with an SGLang for your driver's CUDA 12.4 as servers.python",
-    "dead_driver": "NVIDIA's driver 580.95.05 is loaded, but nvidia-smi tells of no GPU: run nvidia-smi; after a "
-    "driver's update reboot, in a container ask for GPUs (--gpus all); servers.engine: sglang-cpu runs without a GPU",
+    "dead_driver": "NVIDIA's driver 580.95.05 is loaded, but nvidia-smi tells of no GPU (Failed to initialize NVML: "
+    "Driver/library version mismatch): after a driver's update reboot, in a container ask for GPUs (--gpus all); "
+    "servers.engine: sglang-cpu runs without a GPU",
     "no_gpu": "there is no NVIDIA driver here, and servers.engine: sglang needs one; servers.engine: sglang-cpu runs "
     "without a GPU",
 }
@@ -91,7 +94,8 @@ def test_the_users_own_python_is_tried_once_and_held_by_nobody(
     env = builds.ensure(Servers(python=str(python)), check=True)
     assert env == Environment(builds.OWN, python.parents[1], python, "", 0)
     assert capsys.readouterr().out.endswith("sglang 0.5.30 imports\n")
-    assert builds.lock_paths(env) == [] and builds.variables(env) == {}
+    assert builds.lock_paths(env) == []
+    assert builds.variables(env) == {"PATH": f"{python.parent}:{os.environ['PATH']}"}
     python.write_text(
         "#!/bin/sh\necho 'The NVIDIA driver on your system is too old (found version 12040)' >&2; exit 1\n"
     )
@@ -102,6 +106,31 @@ def test_the_users_own_python_is_tried_once_and_held_by_nobody(
     assert told[-1].startswith(
         "Known cause: the NVIDIA driver is older than this SGLang's CUDA needs: install a driver"
     )
+
+
+def test_the_users_own_python_is_tried_with_the_tools_beside_it(tmp_path: Path) -> None:
+    """FlashInfer and SGLang call `ninja`, which is not on the PATH of who has not activated the environment."""
+    python, ninja = tmp_path / "bin" / "python", tmp_path / "bin" / "ninja"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\nninja && echo sglang 0.5.30 imports\n")
+    ninja.write_text("#!/bin/sh\n")
+    python.chmod(0o755)
+    ninja.chmod(0o755)
+    assert builds.ensure(Servers(python=str(python)), check=True).python == python
+
+
+def test_an_old_driver_is_told_where_its_nvidia_smi_knows_no_compute_cap() -> None:
+    found = machine("4x_a100")
+    blind = replace(found, gpus=[], devices=[], refusal='Field "compute_cap" is not a valid field to query.')
+    (told,) = builds.misfits(builds.BUILDS[0], blind, GLIBC, "x86_64")
+    assert told == REFUSED["4x_a100"]
+
+
+def test_mig_without_an_instance_is_not_blamed_on_the_environment() -> None:
+    found = machine("mig")
+    bare = [replace(gpu, mig=True, instances=[]) for gpu in found.gpus]
+    told = builds.without_gpu(replace(found, gpus=bare, devices=[]))
+    assert told is not None and told.startswith("MIG is on, and no GPU has an instance: make some")
 
 
 def test_this_systems_c_library_is_read() -> None:

@@ -22,6 +22,7 @@ SAID = {
     "there is no CUDA compiler (nvcc)": (
         "RuntimeError: Could not find nvcc and default cuda_home='/usr/local/cuda' doesn't exist"
     ),
+    "there is no ninja": "FileNotFoundError: [Errno 2] No such file or directory: 'ninja'",
     "there is no C++ compiler": "gcc: fatal error: cannot execute 'cc1plus': execvp: No such file or directory",
     "FlashAttention 3 and 4 have no kernels for this card": (
         "NotImplementedError: flash_attn at sgl-kernel is only supported on sm90 and above"

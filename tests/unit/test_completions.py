@@ -1,5 +1,6 @@
 """Requests, replies, turn classes, faults, and a journal that becomes a chunk."""
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from workflow_scripts import files
 from workflow_scripts.completions import fingerprint
+from workflow_scripts.completions.__main__ import allow_open_files
 from workflow_scripts.completions.classify import repeats, turn_class
 from workflow_scripts.completions.conversation import Conversation
 from workflow_scripts.completions.faults import Fault, ServerRefusesUs, from_status
@@ -341,3 +343,13 @@ def test_a_journal_of_other_prompts_is_refused(run: Run) -> None:
         file.append({"session": {"prompts_sha256": "other", "content": {}, "speed": {}}})
     with pytest.raises(PlainError, match="written for other prompts"):
         journal_of(run, [prompt(1)])
+
+
+def test_a_chunk_job_may_open_a_connection_for_each_seat() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        allow_open_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(hard, 65536), hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,7 +1,9 @@
 """Made-up worlds: a healthy one is quiet, each fault is named once with what to do, and none hides another."""
 
 import json
+import resource
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from workflow_scripts.doctor.findings import Finding
 from workflow_scripts.errors import PlainError
 from workflow_scripts.machine import Machine
 from workflow_scripts.run import Run
-from workflow_scripts.serving import builds, environment, known_flags, launch
+from workflow_scripts.serving import builds, environment, known_flags, launch, model
 from workflow_scripts.serving.known_flags import Known
 from workflow_scripts.sources import hub
 
@@ -72,10 +74,12 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
     monkeypatch.setattr(store, "rights", rights)
     monkeypatch.setattr(hub, "resolve", resolve)
+    monkeypatch.setattr(hub, "unreachable", lambda: None)
     return made
 
 
-def test_a_healthy_world_is_quiet(world: World) -> None:
+def test_a_healthy_world_is_quiet(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 4096))  # a job raises its limit itself
     assert world.found(brief=True) == []
     assert world.found() == [
         Finding("sources", "note", "0.00 GB of datasets are downloaded, where they are not here yet")
@@ -141,10 +145,17 @@ def broken(world: World, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
         python = world.folder / "python"
         python.touch()
         settings["python"] = str(python)
+    elif fault == "model's config":
+        (world.model / "config.json").write_text('{"architectures": [')
+    elif fault == "desktop":
+        world.machine = machine("8x_h100")
+        world.machine.devices[0] = replace(
+            world.machine.devices[0], gpu=replace(world.machine.devices[0].gpu, used=6000)
+        )
     elif fault == "inodes":
         monkeypatch.setattr(host, "_inodes", lambda folder: (1_000_000, 10))
     elif fault == "open files":
-        args["max-running-requests"] = 1_000_000
+        monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 256))
     elif fault == "ports":
         monkeypatch.setattr(host, "_bind", raising_os("Cannot assign requested address"))
     elif fault == "clock":
@@ -179,8 +190,10 @@ FAULTS = {
     "no split": ("sources", "error", ["no split 'train'; there are: test"]),
     "store": ("store", "error", ["Access Denied", "s3:PutObject"]),
     "no environment": ("environment", "error", ["nowhere/python is not there", "name the python"]),
+    "model's config": ("doctor", "error", ["model/config.json is not valid JSON", "copy the model's files anew"]),
+    "desktop": ("gpus", "warning", ["GPU 0 is in use: 5.9 of 79.6 GiB"]),
     "inodes": ("disk", "error", ["10 inodes free", "another disk"]),
-    "open files": ("limits", "error", ["files may be open", "ulimit -n"]),
+    "open files": ("limits", "error", ["only 256 files may be open", "opens up to 576", "nofile"]),
     "ports": ("ports", "error", ["nothing can listen on 127.0.0.1", "loopback"]),
     "clock": ("clock", "error", ["ahead of", "timedatectl"]),
 }
@@ -239,6 +252,58 @@ def test_only_what_the_remaining_jobs_need_is_looked_at(world: World, monkeypatc
     assert checks("chunk", "export") == {"gpus"}
     assert checks("publish_batch") == {"store"}
     assert checks("source", "chunk", "publish_start") == {"gpus", "sources", "store"}
+
+
+def test_a_model_that_cannot_be_read_hides_no_fault(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for fault in ("model's config", "no compiler", "gated", "store"):
+        broken(world, monkeypatch, fault)
+    assert {finding.check for finding in told(world.found())} == {"doctor", "toolkit", "sources", "store"}
+
+
+def test_of_a_run_that_is_answered_no_server_is_looked_at(world: World) -> None:
+    world.config["sources"]["a"]["take"] = 1
+    run = world.run()
+    assert examine.Needs.left(run) == examine.Needs()
+    for chunk in run.chunks():
+        files.write_json(run.sidecar(chunk), {})
+    run.manifest.touch()
+    assert examine.Needs.left(run) == examine.Needs(servers=False, sources=False)
+
+
+def test_flags_of_ours_that_the_users_sglang_does_not_know_are_told(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.machine = machine("8x_rtx_pro_6000")
+    names = ("context-length", "disable-radix-cache", "tool-call-parser")
+    older = Known("0.5.2", {**dict.fromkeys(names), "attention-backend": ["triton"], "reasoning-parser": ["kimi"]})
+    monkeypatch.setattr(known_flags, "listing", lambda env, engine: older)
+    ours = "which Draftmill sets unless servers.args does: SGLang 0.5.2"
+    assert [finding.text for finding in told(world.found())] == [
+        f"--attention-backend, {ours} knows no 'flashinfer'; allowed: triton",
+        f"--reasoning-parser, {ours} knows no 'qwen3'; allowed: kimi",
+    ]
+    # What the user says stands in for ours, null for none.
+    world.config["servers"]["args"] |= {"attention-backend": "triton", "reasoning-parser": None}
+    assert [finding.check for finding in told(world.found())] == ["template"]
+
+
+def test_a_hub_that_cannot_be_reached_is_told_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "unreachable", lambda: "Name or service not known")
+    monkeypatch.setattr(model, "commit", raising(AssertionError("asked")))
+    monkeypatch.setattr(model, "cached", lambda name, revision: None)
+    world.hub = raising(AssertionError("asked"))
+    world.config["sources"]["b"] = {"dataset": "o/other", "take": 100}
+    world.config["prompts"] = {"max_prompt_tokens": 100}
+    world.config["model"]["path"] = "Qwen/Nowhere"
+    broken(world, monkeypatch, "store")
+    assert [(finding.check, finding.text.split(",")[0]) for finding in told(world.found())] == [
+        ("network", "https://huggingface.co can't be reached (Name or service not known)"),
+        ("store", "s3://bucket: Access Denied: it needs s3:PutObject"),
+    ]
+    # Who asks it nothing does not miss it.
+    world.config["sources"] = {"a": {"path": "a.jsonl"}}
+    world.config["model"]["path"] = str(world.model)
+    assert {finding.check for finding in told(world.found())} == {"store"}
 
 
 def test_a_start_asks_nothing_outside_this_machine(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.training_cases import VOCABULARY, completion, make_run, turn, write_chunk
+from workflow_scripts import files
 from workflow_scripts.errors import PlainError
+from workflow_scripts.run import Run
 from workflow_scripts.training import vocabulary
 from workflow_scripts.training.export import export
 
@@ -49,3 +51,18 @@ def test_a_draft_vocabulary_larger_than_the_targets_is_refused(tmp_path: Path) -
     (tmp_path / "model" / "config.json").write_text("{}")
     with pytest.raises(PlainError, match=r"how many token ids .* has is not known here"):
         export(run, tmp_path / "shards")
+
+
+@pytest.mark.parametrize("servers", [{"engine": "sglang"}, {"engine": "sglang-cpu"}, {"python": "/none/bin/python"}])
+def test_no_environment_is_built_for_the_files_of_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], servers: dict[str, str]
+) -> None:
+    """As where a published run was fetched to a machine without a GPU, and `training` changed."""
+    monkeypatch.setenv("DRAFTMILL_HOME", str(tmp_path / "home"))
+    run, folder = make_run(tmp_path, draft_vocabulary=2), tmp_path / "shards"
+    config = files.read_json(run.folder / "run.yaml")
+    files.write_json(run.folder / "run.yaml", config | {"servers": servers})
+    names = {entry["path"] for entry in export(Run(run.folder), folder)["files"]}
+    assert names == {"train-00000.parquet", "d2t-2.npy", "t2d-2.npy", "token_freq.npy"}
+    assert f"torch_files.py {folder} 2` with any torch writes the .pt files" in capsys.readouterr().out
+    assert not (tmp_path / "home" / "envs").exists()

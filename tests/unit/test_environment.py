@@ -195,7 +195,7 @@ def start_builder(envs: Path, tmp_path: Path) -> Iterator[Callable[..., subproce
         process.wait()
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 200) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"

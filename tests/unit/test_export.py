@@ -12,6 +12,7 @@ import pytest
 from tests.unit.training_cases import APART, PROMPTS, completion, make_run, turn, write_chunk
 from workflow_scripts import files
 from workflow_scripts.errors import PlainError
+from workflow_scripts.reporting.table import training_lines
 from workflow_scripts.training import shards
 from workflow_scripts.training.export import export
 
@@ -108,21 +109,33 @@ BROKEN = {
     "no prompt": (turn([], [1]), "a prompt without tokens"),
     "no ones": (turn([1], []), "its mask would have no ones"),
     "length": (turn([1], [1, 2]) | {"usage": {"prompt_tokens": 1, "completion_tokens": 3}}, "its usage says 1 and 3"),
-    "no numbers": (turn([1], ["a"]), "its token ids are no numbers"),  # type: ignore[list-item]
+    "no numbers": (turn([1], ["a"]), "its token ids are no integers"),  # type: ignore[list-item]
+    "fractions": (turn([1], [2.5]), "its token ids are no integers"),  # type: ignore[list-item]
+    "truths": (turn([True], [True, False]), "its token ids are no integers"),
+    "far beyond": (turn([1], [2**62]), f"token id {2**62}, and the vocabulary"),
 }
 
 
+@pytest.mark.parametrize("most", [1, 1000])
 @pytest.mark.parametrize("case", BROKEN)
-def test_what_no_trainer_should_learn_from_is_refused_and_leaves_no_cut_shard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+def test_what_no_trainer_should_learn_from_is_refused_and_leaves_no_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str, most: int
 ) -> None:
     monkeypatch.setattr(shards, "TOKENS_IN_GROUP", 1)
-    run = make_run(tmp_path, formats=FORMATS)
+    monkeypatch.setattr(shards, "TOKENS_IN_SHARD", most)
+    run = make_run(tmp_path, 0.3, formats=FORMATS)
     broken, message = BROKEN[case]
     write_chunk(run, "00001", [completion("p1", turn([1], [3])), completion("p3", broken)])
-    with pytest.raises(PlainError, match=f"prompt p3, turn 0: .*{message}"):
+    with pytest.raises(PlainError, match=f"prompt p3, turn 0: .*{message}.* Move the files of chunk 00001 "):
         export(run, tmp_path / "shards")
     assert [path for path in (tmp_path / "shards").rglob("*") if path.is_file()] == []
+
+
+def test_completions_that_were_edited_are_refused(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    files.write_jsonl_zst(run.completions("00001"), [completion("p1", turn([1, 2], [4]))])
+    with pytest.raises(PlainError, match=r"00001\.jsonl\.zst is not the file that was finished"):
+        export(run, tmp_path / "shards")
 
 
 def test_two_fingerprints_are_refused(tmp_path: Path) -> None:
@@ -149,6 +162,8 @@ def test_a_sources_rows_are_capped_in_the_manifests_order(tmp_path: Path) -> Non
     index = export(run, folder)
     assert index["dropped"] == {"over source_rows": 3}
     assert index["supervised_tokens_dropped"] == {"over source_rows": 6}
+    told = training_lines(index, index["rows"], index["dropped"])
+    assert ("turns, dropped", "3 over source_rows") in told and ("supervised, dropped", "6 over source_rows") in told
     assert pl.read_parquet(folder / "train-00000.parquet")["prompt_id"].to_list()[:3] == ["b0", "b1", "p1"]
 
 

@@ -1,5 +1,6 @@
 """What each recorded machine gives a server of each kind of model, and everything that can't work, told at once."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from tests.standin.machines import machine
 from workflow_scripts import config
 from workflow_scripts.config import Config
 from workflow_scripts.errors import PlainError
-from workflow_scripts.serving import gpu_flags, gpu_memory, gpu_plan, model_facts
+from workflow_scripts.serving import builds, gpu_flags, gpu_memory, gpu_plan, model_facts
 from workflow_scripts.serving.model_facts import ModelFacts
 
 
@@ -77,6 +78,26 @@ def test_every_choice_is_told_with_its_reason() -> None:
     assert any(line.startswith("--disable-radix-cache: no prompt is sent twice") for line in reasons)
 
 
+def test_who_sets_the_cache_of_prefixes_keeps_it() -> None:
+    """SGLang forgets its strategy without it, and refuses a hierarchy of none."""
+    for mine in ({"mamba-radix-cache-strategy": "extra_buffer"}, {"enable-hierarchical-cache": True}):
+        assert "disable-radix-cache" not in planned("8x_rtx_pro_6000", models.qwen36_27b(), made(mine)).flags
+    assert planned("8x_rtx_pro_6000", models.qwen36_27b(), made({"enable-hierarchical-cache": False})).flags[
+        "disable-radix-cache"
+    ]
+
+
+def test_models_that_flashinfer_does_not_take_get_another_backend_on_sm120() -> None:
+    def backend(**keys: Any) -> Any:
+        model = model_facts.of({**models.QWEN3_30B_A3B_FP8, **keys}, 31 * models.GB, None)
+        return planned("8x_rtx_pro_6000", model).flags.get("attention-backend")
+
+    assert backend() == "flashinfer"
+    assert backend(add_swa_attention_sink_bias=True) == "triton"
+    assert backend(kv_lora_rank=512) == "triton"
+    assert backend(kv_lora_rank=512, index_topk=2048) is None  # SGLang's own, dsa
+
+
 def test_where_prompts_come_again_a_hybrid_model_keeps_its_cache_of_prefixes() -> None:
     for again in ({"sampling": {"n": 2}}, {"prompts": {"turns": "all"}}):
         assert "disable-radix-cache" not in planned("8x_rtx_pro_6000", models.qwen36_27b(), made(**again)).flags
@@ -138,8 +159,14 @@ def test_values_that_cannot_work_on_a_card_are_refused_together() -> None:
 
 def test_heads_that_cannot_be_split_are_told() -> None:
     odd = made(servers={"gpus_per_server": 3})
-    with pytest.raises(PlainError, match="64 attention heads can't be split over 3 GPUs; take one of 1, 2, 4, 8, 16"):
+    odds = r"64 attention heads \(8 of keys and values\) can't be split over 3 GPUs; take one of 1, 2, 4, 8, 16"
+    with pytest.raises(PlainError, match=odds):
         planned("8x_h200", models.qwen3_32b(), odd)
+    # 24 heads can be split over three, 4 of keys and values can't.
+    with pytest.raises(PlainError, match=r"servers.gpus_per_server: 24 attention heads .* take one of 1, 2, 4, 8$"):
+        planned("8x_h200", models.qwen36_27b(), odd)
+    with pytest.raises(PlainError, match=r"servers.args.tp-size: 24 attention heads"):
+        planned("8x_h200", models.qwen36_27b(), made({"tp-size": 3}, servers={"gpus_per_server": 3}))
     assert planned("8x_h200", models.qwen3_32b(), made({"dp-size": 3}, servers={"gpus_per_server": 3})).flags
 
 
@@ -163,6 +190,21 @@ DEALT = [
     ("8x_h100", {}, {"CUDA_VISIBLE_DEVICES": "0,1,1"}, ["CUDA_VISIBLE_DEVICES names GPU-"]),
     ("8x_h100", {"count": 8}, {"CUDA_VISIBLE_DEVICES": "0,1"}, ["takes 8, and 2 can be used here"]),
     ("mig", {"gpus_per_server": 2}, {}, ["MIG instances can't work together; set it to 1"]),
+    (
+        "8x_h100",
+        {"args": {"tp-size": 4}},
+        {},
+        ["servers.args (tp-size: 4) spreads a server over 4 GPUs, and servers.gpus_per_server gives it 1: set"],
+    ),
+    ("8x_h100", {"args": {"tp-size": 2, "dp-size": 2}, "gpus_per_server": 4}, {}, []),
+    (
+        "8x_h100",
+        {"args": {"tp-size": 4, "dp-size": 4, "enable-dp-attention": True}, "gpus_per_server": 4},
+        {},
+        [],
+    ),
+    ("mixed", {"gpus_per_server": 2}, {}, ["server 0 would lie on GPUs of unequal memory (NVIDIA GeForce RTX 4090, "]),
+    ("mixed", {"gpus_per_server": 2}, {"CUDA_VISIBLE_DEVICES": "1,2"}, []),
 ]
 
 
@@ -192,6 +234,41 @@ def test_what_is_worth_knowing(name: str, servers: dict[str, Any], told: list[st
     assert all(words in line for words, line in zip(told, found, strict=True))
 
 
+def test_what_is_left_out_is_told() -> None:
+    typo = gpu_plan.device_notes(made(), machine("8x_h100", {"CUDA_VISIBLE_DEVICES": "0,1,8,3"}))
+    assert typo == [
+        "CUDA_VISIBLE_DEVICES names 8, which is no GPU that can be used here: CUDA leaves out that and all that follow"
+    ]
+    cut = machine("mig")
+    bare = replace(cut, gpus=[replace(cut.gpus[0], instances=[]), cut.gpus[1]], devices=cut.devices[2:])
+    assert gpu_plan.device_notes(made(), bare)[1].startswith("GPU 0 can't be used: MIG is on there without an instance")
+
+
+def test_a_card_that_fell_off_the_bus_is_told_by_its_number() -> None:
+    found = machine("8x_h100")
+    lost = replace(found.devices[3], gpu=replace(found.gpus[3], capability=(0, 0), mebibytes=0))
+    broken = replace(found, devices=[*found.devices[:3], lost, *found.devices[4:]])
+    (told,) = gpu_plan.device_problems(made(), broken)
+    assert told.startswith("GPU 3 (NVIDIA H100 80GB HBM3) does not answer: reset it or reboot")
+    assert builds.misfits(builds.BUILDS[0], broken, (2, 39), "x86_64") == []  # once is enough
+
+
+def test_memory_that_the_card_does_not_tell_is_not_reckoned() -> None:
+    """As on GB10, where card and processor share theirs."""
+    found = machine("8x_h100").devices[0]
+    shared = [replace(found, gpu=replace(found.gpu, mebibytes=0))]
+    fit = gpu_memory.fit(models.qwen3_32b(), shared, {})
+    assert fit.problem is None
+    assert fit.line() == "weights 65.0 GB; the card doesn't tell its memory"
+
+
+def test_every_copy_of_the_model_must_fit_on_its_own_gpus() -> None:
+    two = {"gpus_per_server": 2}
+    assert planned("8x_h100", models.qwen3_32b(), made({"tp-size": 2, "dp-size": 1}, servers=two)).flags
+    with pytest.raises(PlainError, match=r"150\.0 GB, and 1 GPU of a server can give"):
+        planned("8x_h100", replace(models.qwen3_32b(), weights=150 * models.GB), made({"dp-size": 2}, servers=two))
+
+
 def test_a_card_that_others_hold_is_told_with_who() -> None:
     first, second = machine("busy").devices
     assert gpu_plan.busy(first) == (
@@ -199,7 +276,13 @@ def test_a_card_that_others_hold_is_told_with_who() -> None:
         "card out by CUDA_VISIBLE_DEVICES"
     )
     assert gpu_plan.busy(second) is None
-    assert gpu_plan.busy(machine("1x_rtx_4090").devices[0]) is None  # a desktop's share
+    desktop = machine("1x_rtx_4090").devices[0]
+    assert gpu_plan.busy(desktop) is None
+    assert gpu_plan.crowded(first, {}) and not gpu_plan.crowded(second, {})
+    # SGLang leaves more than this free; it is told, and in nobody's way.
+    browser = replace(desktop, gpu=replace(desktop.gpu, used=2000))
+    assert gpu_plan.busy(browser) and not gpu_plan.crowded(browser, {})
+    assert gpu_plan.crowded(browser, {"mem-fraction-static": 0.95})
 
 
 def test_every_line_of_the_table_has_a_source_and_no_line_is_out_of_reach() -> None:

@@ -5,6 +5,7 @@ import pytest
 from huggingface_hub import errors
 from huggingface_hub.utils._http import hf_raise_for_status
 
+from tests.standin.hub import running_hub
 from workflow_scripts.errors import PlainError
 from workflow_scripts.sources import hub
 from workflow_scripts.sources.hub import HubFile, Unavailable
@@ -90,3 +91,11 @@ def test_hashes_that_would_leave_their_folder() -> None:
     with pytest.raises(PlainError, match="which is no hash"):
         hub.checked("o/d", HubFile("a.jsonl", 1, None, "../../x"))
     assert hub.checked("o/d", HubFile("a b/ü.jsonl", 1, "0" * 64, "f" * 40))
+
+
+def test_a_hub_is_reached_where_it_answers_whatever_that_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running_hub() as running:
+        monkeypatch.setenv("HF_ENDPOINT", running.url)
+        assert hub.unreachable() is None
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    assert hub.unreachable() == "[Errno 111] Connection refused"

@@ -37,6 +37,25 @@ def test_a_fault_of_ours_keeps_its_traceback() -> None:
         jobs.run_job(lambda: fail_with(ConnectionResetError(104, "reset")))
 
 
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    """Like `| head -1`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "workflow_scripts.sources.catalogue"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_full_terminal_hides_no_error() -> None:
+    command = [sys.executable, "-m", "workflow_scripts.sources.catalogue"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: No space left on device")
+
+
 def test_a_job_dies_with_its_run(tmp_path: Path) -> None:
     run = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     named = ProcessId.of(run.pid)

@@ -44,8 +44,8 @@ def test_all_mistakes_are_told_at_once_and_whose_they_are() -> None:
     lines = known_flags.mistakes({"qqq": 1, "zzz": 2, "attention-backend": "x"}, KNOWN, ["qqq"])
     assert [line.split(":")[0] for line in lines] == [
         "servers.args.qqq",
-        "--zzz, which Draftmill sets",
-        "--attention-backend, which Draftmill sets",
+        "--zzz, which Draftmill sets unless servers.args does",
+        "--attention-backend, which Draftmill sets unless servers.args does",
     ]
 
 

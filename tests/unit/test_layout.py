@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workflow_scripts.errors import PlainError
@@ -68,7 +68,6 @@ def test_many_names_are_not_all_listed() -> None:
     assert len(str(error.value)) < 500
 
 
-@settings(deadline=None)
 @given(names=st.lists(paths, unique=True, max_size=8), split=st.sampled_from([None, "train", ["test", "train"]]))
 def test_any_names_give_files_to_read_or_a_plain_line(names: list[str], split: str | list[str] | None) -> None:
     try:
@@ -81,7 +80,6 @@ def test_any_names_give_files_to_read_or_a_plain_line(names: list[str], split: s
     assert not MemoryFileSystem.store
 
 
-@settings(deadline=None)
 @given(configs=st.lists(config_values, max_size=3) | json_values, config=st.sampled_from([None, "a", "default"]))
 def test_any_card_gives_files_to_read_or_a_plain_line(configs: Any, config: str | None) -> None:
     try:
@@ -91,7 +89,6 @@ def test_any_card_gives_files_to_read_or_a_plain_line(configs: Any, config: str 
     assert chosen and set(chosen) <= set(NAMES)
 
 
-@settings(deadline=None)
 @given(patterns=st.lists(st.text(max_size=6) | st.sampled_from(["a/*", "**", "[", "a/[!x]*"]), min_size=1, max_size=3))
 def test_any_globs_give_files_to_read_or_a_plain_line(patterns: list[str]) -> None:
     try:

@@ -191,7 +191,7 @@ def test_more_leases_than_the_file_was_made_for(tmp_path: Path, stack: ExitStack
     assert [lease.allowance(5) for lease in [few, *more]] == [5, 2, 0, 0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data(), seats=st.integers(2, 8))
 def test_used_seats_never_exceed_the_server(
     data: st.DataObject, seats: int, tmp_path_factory: pytest.TempPathFactory

@@ -1,9 +1,14 @@
 """What is read off recorded machines: cards, driver, devices, toolkit."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from tests.standin.machines import NAMES, machine
-from workflow_scripts.machine import gpus, here, look
+from tests.standin.machines import NAMES, machine, recorded
+from workflow_scripts.machine import Host, gpus, here, host, look
+from workflow_scripts.machine.host import Answer
 
 SUMMARIES = {
     "1x_rtx_4090": "1x NVIDIA GeForce RTX 4090 (SM89, 26 GB); driver 580.95.05, CUDA 13.0",
@@ -96,6 +101,74 @@ def test_what_a_toolkit_lacks() -> None:
     assert broken is not None
     assert (broken.nvcc, broken.headers) == ((13, 3), (13, 0))
     assert not (broken.cccl or broken.cudart or broken.libcuda)
+
+
+def recorded_but(said: Callable[[Sequence[str], Answer | None], Answer | None], name: str = "8x_h100") -> Host:
+    """A recorded machine, some of whose tools say something else."""
+    host = recorded(name)
+    return replace(host, ask=lambda argv: said(argv, host.ask(argv)))
+
+
+def test_a_warning_and_a_failed_status_of_nvidia_smi_hide_no_card() -> None:
+    """As with "WARNING: infoROM is corrupted at gpu 0000:3B:00.0", which ends with status 14."""
+
+    def said(argv: Sequence[str], answer: Answer | None) -> Answer | None:
+        if argv[0] != "nvidia-smi" or answer is None:
+            return answer
+        return Answer(False, f"WARNING: one, with, as, many, commas, as, a row\n{answer.text}WARNING: infoROM is bad\n")
+
+    found = look(recorded_but(said))
+    assert found.summary() == SUMMARIES["8x_h100"] and found.linked and found.refusal == ""
+    assert [use.index for use in gpus.use(recorded_but(lambda argv, answer: Answer(False, USE)))] == ["0"]
+
+
+USE = "WARNING: a, b, c, d, e\n0, NVIDIA H100 80GB HBM3, 12, 500, 81559\n"
+
+
+def test_a_card_that_fell_off_the_bus_is_known_as_that_and_moves_no_other() -> None:
+    def said(argv: Sequence[str], answer: Answer | None) -> Answer | None:
+        if answer is None or not any(part.startswith("--query-gpu") for part in argv):
+            return answer
+        lines = answer.text.splitlines()
+        lost = "2, [GPU is lost], NVIDIA H100 80GB HBM3, [GPU is lost], [GPU is lost], [GPU is lost], [GPU is lost]"
+        return Answer(False, "\n".join([*lines[:1], lost, *lines[3:]]))  # of the second nothing is said
+
+    found = look(replace(recorded_but(said), environ={"CUDA_VISIBLE_DEVICES": "0,2,7"}))
+    assert [(device.gpu.index, device.gpu.lost) for device in found.devices] == [(0, False), (2, True), (7, False)]
+
+
+def test_where_no_card_is_told_of_nvidia_smi_says_why() -> None:
+    assert machine("dead_driver").refusal == "Failed to initialize NVML: Driver/library version mismatch"
+    assert machine("no_gpu").refusal == "there is no nvidia-smi"
+
+
+def test_a_tool_that_hangs_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "TOOL_SECONDS", 0.2)
+    monkeypatch.setattr(host, "_HUNG", {})
+    tool, asked = tmp_path / "nvidia-smi", tmp_path / "asked"
+    tool.write_text(f"#!/bin/sh\necho >> {asked}\nexec sleep 60\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    found = look(replace(here(), read=recorded("8x_h100").read))
+    assert found.refusal == "nvidia-smi does not answer within 0 s"
+    assert len(asked.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("allowed", "unknown"),
+    [
+        (None, None),
+        ("", None),
+        ("0,1,-1", None),
+        ("NoDevFiles", None),
+        ("0, 1", None),
+        ("0,9,1", "9"),
+        ("0,GPU-1234", "GPU-1234"),
+        ("all", "all"),
+    ],
+)
+def test_a_name_that_is_no_device_is_noticed(allowed: str | None, unknown: str | None) -> None:
+    assert machine("mixed", {} if allowed is None else {"CUDA_VISIBLE_DEVICES": allowed}).unknown == unknown
 
 
 def test_this_machine_can_be_looked_at() -> None:

@@ -242,7 +242,7 @@ def test_a_mix_that_falls_short_shows_the_whole_table(tmp_path: Path, world: Wor
     check(world, *build(read_already(tmp_path / "short", config, world.shards())))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_every_prompt_of_every_shard_is_accounted_for(
     tmp_path_factory: pytest.TempPathFactory, world: World, data: st.DataObject

@@ -99,7 +99,7 @@ lines = st.dictionaries(st.sampled_from(["prompt", "response", "id"]), cells) | 
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(rows=st.lists(lines, min_size=1))
 def test_rows_are_prompts_and_rejects(rows: list[Any], tmp_path_factory: pytest.TempPathFactory) -> None:
     tmp_path = tmp_path_factory.mktemp("rows")

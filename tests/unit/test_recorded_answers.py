@@ -4,11 +4,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from tests.standin.tiny_tokenizer import make_tokenizer
+from tests.unit.training_cases import completion, make_run
+from workflow_scripts import files
+from workflow_scripts.config import Training
+from workflow_scripts.prompts import split
 from workflow_scripts.records import Message
-from workflow_scripts.training.recorded import Renderings
+from workflow_scripts.run import Run
+from workflow_scripts.training.recorded import Recorded, Renderings
+from workflow_scripts.training.rows import Rows
 
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 CALL: Any = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Paris"}'}}
@@ -42,6 +50,29 @@ def test_the_mask_begins_where_the_template_opens_an_answer_and_ends_with_the_tu
     asked = own.apply_chat_template(ASKED, tokenize=False, add_generation_prompt=True, **kwargs)
     assert turn["prompt_token_ids"] == own(asked, add_special_tokens=False)["input_ids"]
     assert (turn["class"], own.decode(turn["response_token_ids"])) == ("complete", SAID[case])
+
+
+@pytest.fixture(scope="module")
+def chatml(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return tokenizer(tmp_path_factory.mktemp("chatml"), "chatml")
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60).filter(
+    lambda text: text == text.strip() and "<|" not in text  # templates trim, and a text may spell a special token
+)
+
+
+@given(asked=texts, said=texts, longer=st.integers(0, 40))
+def test_a_row_decodes_to_the_stored_text(chatml: Any, asked: str, said: str, longer: int) -> None:
+    messages: list[Message] = [{"role": "user", "content": asked}, {"role": "assistant", "content": said}]
+    turn = Renderings(chatml).turn(messages, None, {})
+    window = len(turn["prompt_token_ids"]) + len(turn["response_token_ids"]) + longer
+    training = Training(min_supervised_tokens=1, max_tokens=window)
+    answered = completion("p", turn) | {"messages": messages}
+    (row,) = Rows(training, len(chatml), "").of(answered)
+    supervised = row.mask.astype(bool)
+    assert chatml.decode(row.ids[supervised]) == f"{said}<|im_end|>"
+    assert chatml.decode(row.ids[~supervised]) == (f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n")
 
 
 def test_thoughts_and_calls_are_the_answers_too(tmp_path: Path) -> None:
@@ -78,3 +109,37 @@ def test_an_answer_whose_first_token_reaches_back_is_tokenized_by_itself(tmp_pat
     assert turn["response_token_ids"] == own(answer, add_special_tokens=False)["input_ids"]
     whole = own(asked + answer, add_special_tokens=False)["input_ids"]
     assert whole != turn["prompt_token_ids"] + turn["response_token_ids"]
+
+
+def test_the_templates_variables_are_in_the_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAFTMILL_HOME", str(tmp_path / "home"))
+    run = make_run(tmp_path, answers="recorded")
+    files.write_json(run.lock, {"sources": {}})
+    config = files.read_json(run.folder / "run.yaml")
+    config["model"]["tokenizer"] = str(make_tokenizer(tmp_path / "tokenizer", "qwen3"))
+    found = []
+    for thinking in (True, False, True):
+        files.write_json(run.folder / "run.yaml", config | {"sampling": {"thinking": thinking}})
+        found.append(Recorded(Run(run.folder)).fingerprint)
+    assert found[0] == found[2] != found[1]
+
+
+@pytest.mark.parametrize(("turns", "count"), [("first", 1), ("all", 2)])
+def test_the_turns_and_the_templates_variables_are_those_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: str, count: int
+) -> None:
+    monkeypatch.setenv("DRAFTMILL_HOME", str(tmp_path / "home"))
+    run = make_run(tmp_path, answers="recorded")
+    files.write_json(run.lock, {"sources": {}})
+    config = files.read_json(run.folder / "run.yaml")
+    config["model"]["tokenizer"] = str(make_tokenizer(tmp_path / "tokenizer", "qwen3_6"))
+    more = {"prompts": {"turns": turns}, "sampling": {"thinking": False}}
+    files.write_json(run.folder / "run.yaml", config | more)
+    old: Message = {"role": "assistant", "content": "It rains."}
+    said = [*ASKED, old, ASKED[1], old]
+    prompt: Any = {"prompt_id": "p", "source": "a", "messages": said, "tools": None}
+    monkeypatch.setattr(split, "recorded", lambda _: [prompt])
+    (answered,) = Recorded(Run(run.folder)).conversations()
+    own: Any = AutoTokenizer.from_pretrained(tmp_path / "tokenizer")
+    texts = [own.decode(turn["response_token_ids"]) for turn in answered["turns"]]
+    assert texts == [SAID["qwen3_6", False]] * count

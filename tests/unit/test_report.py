@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from tests.standin.made_run import BEGAN, SOURCES, make
 from workflow_scripts import files
 from workflow_scripts.completions import progress
+from workflow_scripts.errors import PlainError
 from workflow_scripts.reporting import conversations, curves, report
 from workflow_scripts.reporting.provenance import provenance
 from workflow_scripts.run import Run
@@ -76,6 +78,14 @@ def test_it_is_small_and_whole(page: str, run: Run) -> None:
     assert "org/Model-27B" in page and "c" * 40 in page and "server 1: more and more turns" in page
 
 
+def test_it_says_what_was_dropped_and_what_windows_cost(page: str) -> None:
+    cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", page)
+    told = ["class cut_in_thinking", "9", "9,000", "cut at max_tokens", "-", "12"]
+    assert any(cells[at : at + 6] == told for at in range(len(cells)))
+    assert any(cells[at : at + 5] == ["2,048", "7", "25.00%", "20.00%", "50.00%"] for at in range(len(cells)))
+    assert "A draft vocabulary of 32 ids covers 98.70 % of them." in page
+
+
 def test_its_data_is_json(page: str, run: Run) -> None:
     raw = re.search(r'id="data">(.*?)</script>', page, flags=re.DOTALL)
     assert raw is not None
@@ -97,6 +107,32 @@ def test_twenty_conversations_of_each_source(run: Run) -> None:
     texts = [message["text"] for records in found.values() for record in records for message in record["messages"]]
     assert max(map(len, texts)) < 7000 and any("characters are left out here" in text for text in texts)
     assert any(message["calls"] for message in found["hermes_func_calling"][0]["messages"])
+
+
+def test_twenty_of_a_source_of_which_most_failed(tmp_path: Path) -> None:
+    run = make(tmp_path, prompts=400, chunks=2)
+    drawn = sorted(
+        (row for chunk in run.chunks() for row in files.read_jsonl_zst(run.completions(chunk))),
+        key=lambda row: str(row["prompt_id"])[32:],
+    )
+    lost = {row["prompt_id"] for row in drawn if row["source"] == "infinity_instruct"} - {
+        row["prompt_id"] for row in [row for row in drawn if row["source"] == "infinity_instruct"][-20:]
+    }
+    for chunk in run.chunks():
+        rows = list(files.read_jsonl_zst(run.completions(chunk)))
+        gone = [
+            {key: row[key] for key in ("prompt_id", "sample", "source")} for row in rows if row["prompt_id"] in lost
+        ]
+        failures = [*files.read_jsonl_zst(run.failures(chunk)), *(row | {"class": "poison"} for row in gone)]
+        files.write_jsonl_zst(run.completions(chunk), [row for row in rows if row["prompt_id"] not in lost])
+        files.write_jsonl_zst(run.failures(chunk), failures)
+    assert len(lost) > 100 and len(conversations.sampled(run)["infinity_instruct"]) == 20
+
+
+def test_an_opening_is_a_line(run: Run) -> None:
+    openings = [record["opening"] for records in conversations.sampled(run).values() for record in records]
+    assert max(map(len, openings)) <= 160 and not [one for one in openings if "\n" in one or "left out" in one]
+    assert any(one.startswith("long 0123456789") and one.endswith("...") for one in openings)
 
 
 def test_a_long_conversation_is_shortened() -> None:
@@ -190,6 +226,28 @@ def test_a_shard_that_only_stood_in(tmp_path: Path) -> None:
     files.write_json(run.manifest_json, mix | {"others": [{"source": "spare", **stood_in}]})
     found = Tags(report.report(run, []).decode())
     assert "spare" in found.text and any("can't be read: ask <U+001B> for it" in text for text in found.text)
+
+
+def test_several_samples_are_asked_of_each_prompt(tmp_path: Path) -> None:
+    run = make(tmp_path, prompts=200, chunks=1)
+    config = (run.folder / "run.yaml").read_text().replace("sampling:\n", "sampling:\n  n: 4\n")
+    (run.folder / "run.yaml").write_text(config)
+    counts = {source["source"]: source for source in files.read_json(run.manifest_json)["sources"]}
+    mix = {row["source"]: row for row in report._mix(Run(run.folder), {}, Counter())}
+    for name, row in mix.items():
+        assert (row["asked"], row["taken"]) == (4 * counts[name]["quota"], 4 * counts[name]["taken"])
+    assert "what was asked, 4 answers of each prompt." in report.report(Run(run.folder), []).decode()
+
+
+def test_an_account_of_an_older_version(tmp_path: Path) -> None:
+    run = make(tmp_path, prompts=40, chunks=2)
+    summary = files.read_json(run.summary)
+    del summary["windows"]
+    files.write_json(run.summary, summary)
+    with pytest.raises(
+        PlainError, match=r"summary\.json does not hold what it should; delete it and run the same line"
+    ):
+        report.report(run, [])
 
 
 def test_a_run_of_which_little_was_recorded(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """Records as a person reads them."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +10,7 @@ import orjson
 import pytest
 
 from tests.standin.made_run import SOURCES, make
-from tests.standin.project import Project
+from tests.standin.project import ROOT, Project
 from tests.standin.server import tokens
 from workflow_scripts import files
 from workflow_scripts.errors import PlainError
@@ -69,7 +72,30 @@ def test_what_a_journal_holds(tmp_path: Path, run: Run) -> None:
 
 
 def test_none(run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shown(capsys, monkeypatch, run, "--source", "nobody") == f"{run.name} has no such record\n"
+    told = shown(capsys, monkeypatch, run, "--source", "nobody")
+    assert told == shown(capsys, monkeypatch, run, "--training", "--class", "cut_in_thoughts")
+    sources = "hermes_func_calling, infinity_instruct, metamathqa, openorca, own_tickets"
+    classes = "complete, cut_in_answer, cut_in_thinking, empty, repetition, too_long, tool_call"
+    assert told == f"{run.name} has no such record. It has sources {sources}; classes {classes}.\n"
+
+
+def test_none_of_a_run_in_which_all_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make(tmp_path, prompts=40, chunks=1)
+    failed = {"completions": {"rows": 0}, "classes": {}, "failure_classes": {"refused": 40}, "sources": {}}
+    files.write_json(run.sidecar("00000"), files.read_json(run.sidecar("00000")) | failed)
+    told = shown(capsys, monkeypatch, run, "--class", "complete")
+    assert told.endswith(f"It has sources {', '.join(sorted(SOURCES))}; classes refused.\n")
+
+
+@pytest.mark.parametrize("option", ["-n", "--most"])
+def test_a_number_that_is_none(
+    run: Run, option: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit):
+        shown(capsys, monkeypatch, run, option, "-3")
+    assert "-3 is less than 1" in capsys.readouterr().err
 
 
 def test_training_rows(run: Run) -> None:
@@ -89,6 +115,20 @@ def test_the_models_own_tokenizer_reads_the_ids(tmp_path: Path) -> None:
     config = (run.folder / "run.yaml").read_text().replace("org/Model-27B", str(tmp_path / "model"))
     (run.folder / "run.yaml").write_text(config)
     assert training_rows.decoder(Run(run.folder))(tokens("Zürich")) == "Zürich"
+
+
+def test_a_model_that_is_gone(run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["show", str(run.folder), "--training", "-n", "1"])
+    show.main()
+    told = capsys.readouterr()
+    assert "[[" in told.out and told.err == "the model's tokenizer is not here: its ids are shown\n"
+
+
+def test_a_terminal_without_unicode(run: Run) -> None:
+    argv = [sys.executable, "-m", "workflow_scripts.reporting.show", str(run.folder), "-n", "1"]
+    env = {"PATH": os.environ["PATH"], "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, timeout=60)
+    assert done.returncode == 0 and done.stdout.startswith(b"\\u2501\\u2501 prompt "), done.stderr
 
 
 def test_segments() -> None:

@@ -1,7 +1,11 @@
 """What a screen says of a run's numbers."""
 
+import math
+import os
+import re
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +14,20 @@ import pytest
 
 from tests.standin.made_run import BEGAN, make
 from workflow_scripts import files
+from workflow_scripts.identity import publish_hash, training_hash
 from workflow_scripts.machine import gpus
 from workflow_scripts.machine.host import Answer, Host
+from workflow_scripts.processes import ProcessId
 from workflow_scripts.reporting import servers_now
+from workflow_scripts.reporting.alarms import alarms
 from workflow_scripts.reporting.counted import Counted, owed
-from workflow_scripts.reporting.pace import Pace
+from workflow_scripts.reporting.pace import Pace, Span
 from workflow_scripts.reporting.plain_text import columns
 from workflow_scripts.reporting.screen import _span, _trend, lines
-from workflow_scripts.reporting.snapshot import Watched, _left
+from workflow_scripts.reporting.snapshot import Watched, _left, _mean_output
 from workflow_scripts.reporting.watch import _fitted
 from workflow_scripts.run import Run
+from workflow_scripts.serving.supervisor import State, folder_id
 
 
 @pytest.fixture
@@ -39,20 +47,121 @@ def test_a_finished_run(run: Run) -> None:
     assert sum(row["done"] for row in seen["sources"]) == summary["completions"]
 
 
-@pytest.mark.parametrize("width", [80, 120, 200])
+@pytest.mark.parametrize("width", [40, 80, 120, 300])
 def test_lines_fit(run: Run, width: int) -> None:
     nasty = "\x1b[31m" + "long alarm \u202e " * 30
     files.write_bytes(run.folder / "alarms.jsonl", orjson.dumps({"at": 1, "alarm": nasty}) + b'\n{"at": 2, "ala')
     seen = Watched(run).snapshot()
     seen["state"], seen["since"], seen["left"] = "running", time.time() - 100_000, {"seconds": [4000, 300_000]}
     seen["servers"] = [server("server 0"), server("http://a-host-with-a-long-name.example.org:30000", "elsewhere")]
-    seen["gpus"] = [{"index": "0", "name": "NVIDIA H200" * 5, "percent": 99.0, "used": 1.0, "total": None}]
+    card = {"index": "0", "name": "NVIDIA H200" * 5, "percent": 99.0, "used": 140_000.0, "total": 143_771.0}
+    seen["gpus"] = [card, card | {"total": None}]
     text = lines(seen, width)
     assert all(columns(line) <= width for line in text)
     assert all(character.isprintable() for line in text for character in line)
     assert any(line.startswith("ALARM     <U+001B>[31mlong alarm") for line in text)
-    assert any(line.startswith("left      66 min to 3 d 11 h, until ") for line in text)
-    assert "in work" in text[2] and "27 h 46 min" in text[0]
+    if width >= 80:
+        assert any(line.split()[-4:] == ["64", "1,234", "64", "12"] for line in text)
+        assert any(line.endswith(" 99 %  140,000 of 143,771 MiB") for line in text)
+        assert any(line.startswith("left      66 min to 3 d 11 h, until ") for line in text)
+        assert "in work" in text[2] and "27 h 46 min" in text[0]
+
+
+def test_what_is_left_in_words(run: Run) -> None:
+    seen = Watched(run).snapshot()
+    seen["state"], seen["at"], seen["left"] = "running", 1_790_000_005.0, {"seconds": [10.0, 20.0]}
+
+    def left() -> str:
+        return next(line for line in lines(seen, 80) if line.startswith("left "))
+
+    assert re.fullmatch(r"left      10 s to 20 s, until \w+ \d\d:\d\d", left())
+    seen["left"] = None
+    assert left() == "left      answers: none; what is made of them follows"
+    seen["chunks"] = {"done": 5, "begun": 1, "waiting": 0, "all": 6}
+    assert left() == "left      too early to tell"
+
+
+def test_recorded_answers_end_with_training_shards(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (run.folder / "run.yaml").open("a") as file:
+        file.write("training: {answers: recorded}\n")
+    run.summary.unlink()
+    other = Run(run.folder)
+    seen = Watched(other).snapshot()
+    assert seen["state"] == "interrupted" and seen["answers"]["owed"] == seen["chunks"]["all"] == 0
+    assert "answers   none is asked for" in lines(seen, 80)
+    index = run.folder / "training" / training_hash(other.config) / "training.json"
+    files.write_json(index, {})
+    assert Watched(other).snapshot()["state"] == "finished"
+
+
+def test_a_redrive_that_was_interrupted(run: Run) -> None:
+    files.write_bytes(run.journal("r1"), b'{"session": {}}\n')
+    assert Watched(run).snapshot()["state"] == "interrupted"
+
+
+def test_alarms_go_on_after_one_that_was_cut(run: Run) -> None:
+    path = run.folder / "alarms.jsonl"
+    cut = b'{"at": 2, "al{"at": 3, "alarm": "lost"}\n[]\n'
+    files.write_bytes(path, b'{"at": 1, "alarm": "one"}\n' + cut + b'{"at": 4, "alarm": "two"}\n')
+    assert alarms(path) == ["one", "two"]
+
+
+def test_a_server_that_is_not_here(run: Run) -> None:
+    folder = run.server(0)
+    folder.mkdir(parents=True)
+    gone = replace(ProcessId.here(), start=1)
+    there = replace(gone, host="node7", boot_id="another")
+    for process, status in ((gone, "ended"), (there, "on another host")):
+        facts = {"url": "http://127.0.0.1:9"}
+        state = State("server 0", "ready", 1, process, None, None, None, 1.0, facts, folder=folder_id(folder))
+        files.write_json(folder / "state.json", state.to_json())
+        (found,) = servers_now.known(run)
+        assert (found.status, found.url, found.key) == (status, None, None)
+
+
+def test_files_that_wait_for_their_upload(tmp_path: Path) -> None:
+    run = make(tmp_path, prompts=60, chunks=60)
+    with (run.folder / "run.yaml").open("a") as file:
+        file.write("publish: {store: embedded, bucket: data}\n")
+    run = Run(run.folder)
+    files.write_json(run.sidecar("r1"), files.read_json(run.sidecar("00000")) | {"chunk": "r1"})
+    assert Watched(run).snapshot()["store"] == {"objects": 0, "waiting": 3 * 61}
+    receipts = run.folder / "published" / publish_hash(run.config)
+    files.write_json(receipts / "0001.json", {"objects": [{}] * 30})
+    assert Watched(run).snapshot()["store"] == {"objects": 30, "waiting": 3 * 51}
+    files.write_json(receipts / "r1.json", {"objects": [{}] * 3})
+    seen = Watched(run).snapshot()
+    assert seen["store"] == {"objects": 33, "waiting": 3 * 50}
+    assert "store     33 objects; 150 finished files still to upload" in lines(seen, 80)
+
+
+def test_whose_run_lives(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "workflow_scripts.reporting.snapshot.gpus.use", lambda _: [gpus.Use("0", "H200", 1.0, 2.0, 3.0)]
+    )
+    run.summary.unlink()
+    here = ProcessId.here()
+
+    def seen(process: ProcessId, name: str = run.name) -> tuple[str, int]:
+        files.write_json(run.results / ".lock", process.to_json() | {"run": name})
+        told = Watched(run).snapshot()
+        return told["state"], len(told["gpus"])
+
+    assert seen(here) == ("running", 1) and seen(here, "another-run") == ("interrupted", 0)
+    assert seen(replace(here, start=1)) == ("interrupted", 0)  # though it wrote a moment ago
+    there = replace(here, boot_id="another")
+    assert seen(there) == ("running", 1)
+    os.utime(run.folder / "progress.jsonl", (1, 1))
+    assert seen(there) == ("interrupted", 0) and seen(here) == ("running", 1)
+
+
+def test_another_users_servers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(folder / "state.json"))
+
+    run.server(0).mkdir(parents=True)
+    monkeypatch.setattr("workflow_scripts.serving.supervisor.read_state", refuse)
+    assert Watched(run).snapshot()["servers"] == []
 
 
 def server(name: str, status: str = "ready") -> dict[str, Any]:
@@ -112,12 +221,18 @@ def test_what_is_left(run: Run) -> None:
     wanted = {name: 2 * source["completions"] for name, source in counts.items()}
     tokens = sum(source["output_tokens"] for source in counts.values())
     tally.failed.clear()
-    found = _left(wanted, counts, tally, {"now": None, "five_minutes": 100.0, "all": 50.0})
+    late, whole = (
+        Span(1.0, Counter(server=rate), Counter(complete=turns)) for rate, turns in ((100, 64), (50, 10_000))
+    )
+    error = _mean_output(counts)[1]
+    assert 0.02 < error < 0.1
+    found = _left(wanted, counts, tally, [late, whole])
     assert found is not None
     least, most = found["seconds"]
-    assert tokens / 100 * 0.7 < least < tokens / 100 and tokens / 50 < most < tokens / 50 * 1.3
-    assert _left(wanted, counts, tally, {"now": 5.0, "five_minutes": None, "all": None}) is None
-    assert _left(None, counts, tally, {"five_minutes": 100.0, "all": 50.0}) is None
+    assert least == pytest.approx(tokens / 100 / (1 + 2 * math.hypot(error, 1 / 8)))  # an eighth: of 64 turns
+    assert most == pytest.approx(tokens / 50 * (1 + 2 * math.hypot(error, 1 / 100)))
+    assert _left(wanted, counts, tally, [Span(), Span()]) is None and _left(None, counts, tally, [late]) is None
+    assert _left({name: source["completions"] for name, source in counts.items()}, counts, tally, [late]) is None
 
 
 def test_pace_over_five_minutes_and_in_all(run: Run) -> None:

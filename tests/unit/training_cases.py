@@ -51,4 +51,7 @@ def make_run(folder: Path, share: float = 0.0, content: dict[str, Any] | None = 
 def write_chunk(run: Run, chunk: str, rows: list[dict[str, Any]], content: dict[str, Any] | None = None) -> None:
     """Its completions, and of the sidecar what an export reads."""
     files.write_jsonl_zst(run.completions(chunk), rows)
-    files.write_json(run.sidecar(chunk), {"chunk": chunk, "fingerprint": {"content": content or {}, "speed": []}})
+    path = run.completions(chunk)
+    entry = {"bytes": path.stat().st_size, "sha256": files.sha256_file(path)}
+    made = {"content": content or {}, "speed": []}
+    files.write_json(run.sidecar(chunk), {"chunk": chunk, "completions": entry, "fingerprint": made})

@@ -40,9 +40,9 @@ def test_all_that_is_wrong_is_told_at_once_and_the_exit_code_says_so(fresh: Proj
         result = fresh.run("doctor", HF_ENDPOINT=hub.url)
     assert result.code != 0 and "Traceback" not in result.output, result.output
     assert [(finding["check"], finding["severity"]) for finding in report(fresh)] == [
-        ("flags", "error"),
-        ("flags", "error"),
         ("model", "error"),
+        ("flags", "error"),
+        ("flags", "error"),
         ("sources", "error"),
         ("template", "warning"),
     ]

@@ -30,7 +30,7 @@ def test_recorded_answers_are_exported_without_a_server_and_beside_generated_one
     assert index.parent.name.startswith("recorded-")
     told = files.read_json(index)
     assert (told["answers"], told["on_policy"], told["rows"]) == ("recorded", False, 24)
-    assert told["dropped"] == {"no recorded answer": 1}
+    assert told["dropped"] == {"no recorded answer": 1} and "turns, dropped: 1 no recorded answer" in result.output
     assert {"d2t-50.npy", "t2d-50.npy"} <= {entry["path"] for entry in told["files"]}
     tokenizer: Any = AutoTokenizer.from_pretrained(fresh.folder / "tokenizer")
     table = pq.read_table(index.parent / "train-00000.parquet")
@@ -53,6 +53,11 @@ def test_recorded_answers_are_exported_without_a_server_and_beside_generated_one
     fresh.config["training"] = recorded
     assert "Nothing to be done" in fresh.run().output
     assert "no prompt is asked" in fresh.run("redrive").output
+    index.touch()  # an export after the account, which is not its
+    before = run.summary.read_bytes()
+    result = fresh.run("report")
+    assert result.code != 0 and "the account and report are of answers" in result.output
+    assert run.summary.read_bytes() == before
 
 
 def test_recorded_answers_are_not_published(fresh: Project) -> None:

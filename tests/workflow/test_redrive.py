@@ -57,6 +57,11 @@ def test_a_redrive_is_published_and_fetched(prepared: Project, seaweedfs: Enviro
     prepared.config["publish"] = {"store": "embedded", "bucket": "draftmill", "prefix": "small/"}
     prepared.finish(STANDIN_FAULTS=failing("Chat 5?"))
     published = {path.name: path.read_bytes() for path in prepared.made.folder.glob("published/*/0000.json")}
+    servers = prepared.config["servers"]
+    prepared.config["servers"] = {"engine": "sglang", "count": 8}
+    result = prepared.run("redrive")  # all chunks are in the bucket, but this one needs GPUs
+    assert result.code != 0 and result.lines("error: gpus: "), result.output
+    prepared.config["servers"] = servers
     prepared.finish("redrive")
     receipts = {path.name: files.read_json(path)["objects"] for path in prepared.made.folder.glob("published/*/*.json")}
     assert len(receipts["r1.json"]) == 3

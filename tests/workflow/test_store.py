@@ -83,6 +83,7 @@ def made(run: Run) -> dict[str, bytes]:
 def test_a_new_machine_takes_a_published_run_from_the_bucket(
     prepared: Project, seaweedfs: Environment, tmp_path: Path
 ) -> None:
+    """It has no GPU, and needs none."""
     (tmp_path / "weed").mkdir()
     with running_seaweed(tmp_path / "weed", seaweedfs) as access:
         publish = {"store": "s3", "bucket": "draftmill", "prefix": "small/", "endpoint_url": access.endpoint_url}
@@ -93,6 +94,7 @@ def test_a_new_machine_takes_a_published_run_from_the_bucket(
         first, published, asked = made(prepared.made), receipts(prepared), len(prepared.requests())
         assert files.read_json(prepared.made.summary)["tokens_per_second"] > 0
 
+        prepared.config["servers"] = {"engine": "sglang", "count": 8}
         result = forget_all(prepared).run()
         assert result.code == 0, result.output
         assert files.read_json(prepared.made.summary)["tokens_per_second"] is None  # no token was made here

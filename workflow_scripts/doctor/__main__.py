@@ -1,4 +1,4 @@
-"""`snakemake --cores all doctor`: everything that the run needs, looked at; nothing is made.
+"""`snakemake --cores all doctor`: everything that the run still needs, looked at; nothing is made.
 
 In comes RUN/doctor.yaml, the config as it is now; out go RUN/doctor.txt and RUN/doctor.json. The job fails where an
 error was found.
@@ -24,7 +24,7 @@ def main() -> None:
     path = folder / "doctor.yaml"
     began = time.monotonic()
     run = Run(folder, config.parse(config.load_yaml(path), str(path)))
-    found = examine(run, Needs(), brief=False)
+    found = examine(run, Needs.left(run), brief=False)
     said = lines(found)
     files.write_bytes(folder / "doctor.txt", "".join(f"{line}\n" for line in said).encode())
     files.write_json(folder / "doctor.json", to_json(run.name, found))

@@ -9,7 +9,7 @@ from workflow_scripts.run import Run
 def sources(run: Run) -> list[Finding]:
     """Each dataset of the hub that the run has not bound yet, and what may stand in for it."""
     config = run.config
-    if run.lock.exists():
+    if not to_ask(run):
         return []
     found: list[Finding] = []
     total = 0
@@ -33,6 +33,11 @@ def sources(run: Run) -> list[Finding]:
     if total:
         found += notes("sources", f"{total / 1e9:,.2f} GB of datasets are downloaded, where they are not here yet")
     return found
+
+
+def to_ask(run: Run) -> bool:
+    """Whether the run has datasets of the hub that it has not bound yet."""
+    return not run.lock.exists() and any(source.dataset for source in run.config.sources.values())
 
 
 def _ask(reading: Reading) -> tuple[int, str | None, bool]:

@@ -73,16 +73,18 @@ def room(what: str, folder: Path, megabytes: float) -> list[Finding]:
     )
 
 
-def open_files(run: Run, limit: int | None = None) -> list[Finding]:
-    """Whether a chunk job may open a connection for each seat of its server."""
-    soft = limit if limit is not None else resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+def open_files(run: Run) -> list[Finding]:
+    """Whether a chunk job may open a connection for each seat of its server; it raises its limit to the hard one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     args = run.config.servers.args
     seats = args.get("max-running-requests")
     needed = FILES_OF_JOB + (seats if isinstance(seats, int) else capacity.SEATS_UNTIL_KNOWN * 8)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
+    if hard == resource.RLIM_INFINITY or hard >= needed:
         return []
     return errors(
-        "limits", f"only {soft} files may be open, and a job opens up to {needed}: say `ulimit -n 65536` first"
+        "limits",
+        f"only {hard} files may be open (`ulimit -Hn`), and a job opens up to {needed}: have that limit raised "
+        f"(nofile in /etc/security/limits.conf; of a container --ulimit nofile=65536)",
     )
 
 

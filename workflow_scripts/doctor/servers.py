@@ -1,5 +1,6 @@
 """Where answers come from: GPUs, driver, toolkit and environment here, or servers that run already."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +24,18 @@ def gpus(run: Run, machine: Machine) -> list[Finding]:
         return []
     found = caught("gpus", lambda: builds.chosen(config.servers, machine))
     if not machine.devices:
-        own = [] if found else errors("gpus", "no GPU can be used here: see nvidia-smi and CUDA_VISIBLE_DEVICES")
-        return found + own
+        why = builds.without_gpu(machine)  # which no build of ours has told where servers.python is the user's
+        return found or errors("gpus", *([why] if why else []))
     found += errors("gpus", *gpu_plan.device_problems(config, machine))
     found += notes("gpus", *gpu_plan.device_notes(config, machine))
     for number in range(gpu_plan.server_count(config, len(machine.devices))):
         state = supervisor.read_state(run.server(number))
         if state is not None and supervisor.is_live(state):
             continue  # it is held by our own server
-        held = (gpu_plan.busy(device) for device in gpu_plan.devices_of(number, config, machine))
-        found += errors("gpus", *(line for line in held if line))
+        for device in gpu_plan.devices_of(number, config, machine):
+            if line := gpu_plan.busy(device):
+                tell = errors if gpu_plan.crowded(device, config.servers.args) else warnings
+                found += tell("gpus", line)
     return found
 
 
@@ -96,8 +99,8 @@ def environment_there(env: Environment) -> list[Finding]:
     return short or notes("environment", f"the {env.name} environment is built first: about {size:,} MB")
 
 
-def flags(run: Run, env: Environment, *, ask: bool) -> list[Finding]:
-    """Whether the environment's SGLang knows the flags of servers.args.
+def flags(run: Run, env: Environment, ours: Mapping[str, Any], *, ask: bool) -> list[Finding]:
+    """Whether the environment's SGLang knows the flags of servers.args, and `ours`, which GPUs and model ask for.
 
     It is asked if it is built, and, where it was not asked before, only if that may take its minute.
     """
@@ -117,7 +120,7 @@ def flags(run: Run, env: Environment, *, ask: bool) -> list[Finding]:
     if known is None:
         return errors("flags", *for_us)
     given: dict[str, Any] = {name: value for name, value in servers.args.items() if name not in launch.MANAGED}
-    return errors("flags", *for_us, *known_flags.mistakes(given, known, given))
+    return errors("flags", *for_us, *known_flags.mistakes({**ours, **given}, known, given))
 
 
 def running(run: Run, key: str | None) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from workflow_scripts.config import Config
 from workflow_scripts.config.generation import HUB_ID
@@ -10,7 +11,7 @@ from workflow_scripts.doctor.findings import Finding, caught, errors, notes, war
 from workflow_scripts.errors import PlainError
 from workflow_scripts.machine import Machine
 from workflow_scripts.prompts import tokenizer
-from workflow_scripts.serving import gpu_plan, model_facts
+from workflow_scripts.serving import gpu_flags, gpu_plan, model_facts
 from workflow_scripts.serving.model_facts import ModelFacts
 
 THINKING = ("enable_thinking", "thinking")
@@ -80,6 +81,16 @@ def fits(config: Config, facts: ModelFacts, machine: Machine) -> list[Finding]:
     return errors("model", *dict.fromkeys(lines))
 
 
+def flags(config: Config, facts: ModelFacts, machine: Machine) -> dict[str, list[Any]]:
+    """The flags that the servers are given for their GPUs and the model, with the values of all of them."""
+    found: dict[str, list[Any]] = {}
+    if config.servers.engine == "sglang":
+        for device in machine.devices:
+            for name, value in gpu_flags.choose(config, facts, device).flags.items():
+                found[name] = [*found.get(name, []), *([] if value in found.get(name, []) else [value])]
+    return found
+
+
 def template(config: Config, facts: ModelFacts) -> list[Finding]:
     """Whether the chat template can do what the config asks of it."""
     text = facts.template
@@ -113,8 +124,27 @@ def template(config: Config, facts: ModelFacts) -> list[Finding]:
     return found
 
 
-def tokenizer_there(config: Config) -> list[Finding]:
+def of_hub(named: str) -> bool:
+    """Whether a model or tokenizer is the hub's, and not here."""
+    return HUB_ID.fullmatch(named) is not None and not Path(named).is_dir()
+
+
+def model_to_ask(config: Config) -> bool:
+    """Whether the model's start asks the hub: for its files, or what commit a branch is at."""
+    from workflow_scripts.serving import model
+
+    named, revision = config.model.path, config.model.revision
+    pinned = revision is not None and model.COMMIT.fullmatch(revision) is not None
+    return of_hub(named) and not (pinned and model.cached(named, revision) is not None)
+
+
+def tokenizer_to_ask(config: Config) -> bool:
+    """Whether prompts are counted by a tokenizer of the hub."""
+    return tokenizer.needed(config) and of_hub(config.model.tokenizer or config.model.path)
+
+
+def tokenizer_there(config: Config, *, ask: bool) -> list[Finding]:
     """Whether prompts can be counted, where they must be."""
-    if not tokenizer.needed(config):
+    if not tokenizer.needed(config) or (not ask and tokenizer_to_ask(config)):
         return []
     return caught("tokenizer", lambda: tokenizer.lock_tokenizer(config))

@@ -102,16 +102,19 @@ def write_json(path: Path, value: Any, mode: int = 0o644) -> None:
     write_bytes(path, orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE), mode)
 
 
-def read_json(path: Path, *keys: str) -> Any:
-    """The object in a JSON file; PlainError names the file if it is absent, or holds none or not all of `keys`."""
+def read_json(path: Path, *keys: str, remedy: str = "delete it and run the same line again") -> Any:
+    """The object in a JSON file; PlainError names the file if it is absent, or holds none or not all of `keys`.
+
+    `remedy` is what to do about one that is damaged: ours are made again.
+    """
     try:
         value = orjson.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise PlainError(f"{path} is missing") from error
     except orjson.JSONDecodeError as error:
-        raise PlainError(f"{path} is not valid JSON ({error}); delete it and run the same line again") from error
+        raise PlainError(f"{path} is not valid JSON ({error}); {remedy}") from error
     if not isinstance(value, dict) or not value.keys() >= set(keys):
-        raise PlainError(f"{path} does not hold what it should; delete it and run the same line again")
+        raise PlainError(f"{path} does not hold what it should; {remedy}")
     return value
 
 

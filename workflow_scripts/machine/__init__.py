@@ -25,6 +25,8 @@ class Machine:
     linked: bool  # whether NVLink joins any two of the cards
     toolkit: Toolkit | None
     compiler: bool  # g++, which nvcc needs
+    refusal: str = ""  # what nvidia-smi says where it tells of no card
+    unknown: str | None = None  # the name in CUDA_VISIBLE_DEVICES that is no device here
 
     def summary(self) -> str:
         """One line: how many of which cards, the driver, the CUDA version that it serves."""
@@ -40,13 +42,16 @@ def look(host: Host | None = None) -> Machine:
     """Read the machine. A tool that is missing or fails leaves its part empty; nothing is raised."""
     host = host or here()
     found = gpus.cards(host)
+    allowed = host.environ.get("CUDA_VISIBLE_DEVICES")
     return Machine(
         driver=gpus.driver(host),
         gpus=found,
-        devices=gpus.devices(found, host.environ.get("CUDA_VISIBLE_DEVICES")),
+        devices=gpus.devices(found, allowed),
         linked=gpus.linked(host),
         toolkit=toolkit.find(host),
         compiler=host.run(["g++", "--version"]) is not None,
+        refusal="" if found else gpus.refusal(host),
+        unknown=gpus.unknown(found, allowed),
     )
 
 

@@ -17,6 +17,7 @@ MEBIBYTES_A_GIGABYTE = 1e9 / (1 << 20)
 CARD = re.compile(r"^GPU (\d+): .*\(UUID: (GPU-[\w-]+)\)")
 INSTANCE = re.compile(r"^\s+MIG (\S+)\s+Device\s+\d+: \(UUID: (MIG-[\w/-]+)\)")
 PROFILE_GIGABYTES = re.compile(r"\.(\d+)gb")
+ENDS = ("", "-1", "NoDevFiles")  # how one says that no more GPUs are to be used
 NVLINK = re.compile(r"\bNV\d+\b")
 
 
@@ -72,8 +73,8 @@ class Gpu:
     index: int
     uuid: str
     name: str
-    capability: tuple[int, int]
-    mebibytes: int
+    capability: tuple[int, int]  # (0, 0) where the card does not answer any more
+    mebibytes: int  # 0 where the driver doesn't tell: memory that card and processor share
     used: int
     mig: bool = False
     instances: list[Instance] = field(default_factory=list)
@@ -86,6 +87,11 @@ class Gpu:
     @property
     def gigabytes(self) -> float:
         return self.mebibytes / MEBIBYTES_A_GIGABYTE
+
+    @property
+    def lost(self) -> bool:
+        """Whether it fell off the bus, or answers no more for another reason."""
+        return self.sm == 0
 
 
 @dataclass(frozen=True)
@@ -109,8 +115,8 @@ class Device:
 def driver(host: Host) -> Driver | None:
     """The driver that is loaded; None without one."""
     version = _first(r"Kernel Module(?:\s+for\s+\S+)?\s+(\d+\.\d+(?:\.\d+)?)", host.read(VERSION_FILE))
-    banner = host.run(["nvidia-smi"])
-    version = version or _first(r"Driver Version: (\d+\.\d+(?:\.\d+)?)", banner)
+    banner = _smi(host)
+    version = version or _first(r"(?:Driver|KMD) Version: (\d+\.\d+(?:\.\d+)?)", banner)
     if version is None:
         return None
     cuda = _first(r"CUDA (?:UMD )?Version: (\d+\.\d+)", banner)  # newer drivers tell the user-mode driver's apart
@@ -123,15 +129,29 @@ def _first(pattern: str, text: str | None) -> str | None:
     return found[1] if found else None
 
 
+def _smi(host: Host, *options: str) -> str:
+    """What nvidia-smi prints; where one card is lost or has a damaged infoROM it lists them all, and fails too."""
+    answer = host.ask(["nvidia-smi", *options])
+    return answer.text if answer is not None else ""
+
+
+def refusal(host: Host) -> str:
+    """The first words of nvidia-smi where it fails; "" where it doesn't."""
+    answer = host.ask(["nvidia-smi"])
+    if answer is None:
+        return "there is no nvidia-smi"
+    return "" if answer.ok else next((line.strip()[:200] for line in answer.text.splitlines() if line.strip()), "")
+
+
 def cards(host: Host) -> list[Gpu]:
     """The machine's cards, in nvidia-smi's order, which is CUDA's under CUDA_DEVICE_ORDER=PCI_BUS_ID."""
-    listing = host.run(["nvidia-smi", f"--query-gpu={CARD_FIELDS}", "--format=csv,noheader,nounits"])
+    listing = _smi(host, f"--query-gpu={CARD_FIELDS}", "--format=csv,noheader,nounits")
     holders = _holders(host)
     instances = _instances(host)
     found = []
-    for line in (listing or "").splitlines():
+    for line in listing.splitlines():
         parts = [part.strip() for part in line.split(",")]
-        if len(parts) != 7 or not parts[0].isdigit():
+        if len(parts) != 7 or not parts[0].isdecimal():
             continue
         index, uuid, name, capability, total, used, mig = parts
         major, _, minor = capability.partition(".")
@@ -152,13 +172,13 @@ def cards(host: Host) -> list[Gpu]:
 
 
 def _whole(text: str) -> int:
-    return int(text) if text.isdigit() else 0  # "[N/A]", where the driver doesn't tell
+    return int(text) if text.isdecimal() else 0  # "[N/A]", where the driver doesn't tell; "[GPU is lost]"
 
 
 def _holders(host: Host) -> dict[str, list[Holder]]:
-    listing = host.run(["nvidia-smi", f"--query-compute-apps={HOLDER_FIELDS}", "--format=csv,noheader,nounits"])
+    listing = _smi(host, f"--query-compute-apps={HOLDER_FIELDS}", "--format=csv,noheader,nounits")
     found: dict[str, list[Holder]] = {}
-    for line in (listing or "").splitlines():
+    for line in listing.splitlines():
         parts = [part.strip() for part in line.split(",")]
         if len(parts) >= 4 and parts[1].isdigit():
             memory = int(parts[-1]) if parts[-1].isdigit() else None
@@ -169,7 +189,7 @@ def _holders(host: Host) -> dict[str, list[Holder]]:
 def _instances(host: Host) -> dict[str, list[Instance]]:
     found: dict[str, list[Instance]] = {}
     card = ""
-    for line in (host.run(["nvidia-smi", "-L"]) or "").splitlines():
+    for line in _smi(host, "-L").splitlines():
         if top := CARD.match(line):
             card = top[2]
         elif part := INSTANCE.match(line):
@@ -186,7 +206,7 @@ def devices(found: list[Gpu], allowed: str | None) -> list[Device]:
     if allowed is None:
         return [device for gpu in found for device in _of(gpu, str(gpu.index))]
     usable: list[Device] = []
-    for name in (part.strip() for part in allowed.split(",")):
+    for name in _names(allowed):
         matching = _named(found, name)
         if not matching:
             break
@@ -194,9 +214,19 @@ def devices(found: list[Gpu], allowed: str | None) -> list[Device]:
     return usable
 
 
+def unknown(found: list[Gpu], allowed: str | None) -> str | None:
+    """The first name in CUDA_VISIBLE_DEVICES that is no device, and was meant as one: it ends what CUDA uses."""
+    first = next((name for name in _names(allowed or "") if not _named(found, name)), "")
+    return None if first in ENDS else first
+
+
+def _names(allowed: str) -> list[str]:
+    return [part.strip() for part in allowed.split(",")]
+
+
 def _named(found: list[Gpu], name: str) -> list[Device]:
-    if name.isdigit():
-        return _of(found[int(name)], name) if int(name) < len(found) else []
+    if name.isdecimal():
+        return [device for gpu in found if gpu.index == int(name) for device in _of(gpu, name)]
     if name.startswith("MIG-"):
         parts = [(gpu, part) for gpu in found for part in gpu.instances if part.uuid.startswith(name)]
         return [Device(name, *parts[0])] if len(parts) == 1 else []
@@ -210,16 +240,15 @@ def _of(gpu: Gpu, name: str) -> list[Device]:
 
 def linked(host: Host) -> bool:
     """Whether NVLink joins any two cards, as the topology matrix says (NV and the number of links)."""
-    matrix = host.run(["nvidia-smi", "topo", "-m"]) or ""
-    rows = [line for line in matrix.splitlines() if re.match(r"^(\x1b\[\d+m)?GPU\d+\s", line)]
+    rows = [line for line in _smi(host, "topo", "-m").splitlines() if re.match(r"^(\x1b\[\d+m)?GPU\d+\s", line)]
     return any(NVLINK.search(row) for row in rows)
 
 
 def use(host: Host) -> list[Use]:
     """How busy each card is now; none without a driver."""
-    listing = host.run(["nvidia-smi", f"--query-gpu={USE_FIELDS}", "--format=csv,noheader,nounits"])
-    rows = [[part.strip() for part in line.split(",")] for line in (listing or "").splitlines()]
-    return [Use(row[0], row[1], *map(_told, row[2:])) for row in rows if len(row) == 5]
+    listing = _smi(host, f"--query-gpu={USE_FIELDS}", "--format=csv,noheader,nounits")
+    rows = [[part.strip() for part in line.split(",")] for line in listing.splitlines()]
+    return [Use(row[0], row[1], *map(_told, row[2:])) for row in rows if len(row) == 5 and row[0].isdecimal()]
 
 
 def _told(text: str) -> float | None:

@@ -18,11 +18,15 @@ class Answer(NamedTuple):
     text: str
 
 
+# Tools that hung once: nobody waits for them again.
+_HUNG: dict[str, Answer] = {}
+
+
 @dataclass(frozen=True)
 class Host:
     """A machine as it can be asked.
 
-    `ask` runs a tool; None if it is not there, or hangs. `read` gives a file's text, or None; `exists` tells whether a
+    `ask` runs a tool; None if it is not there. `read` gives a file's text, or None; `exists` tells whether a
     path is there, links followed.
     """
 
@@ -43,21 +47,26 @@ def here() -> Host:
 
 
 def _ask(argv: Sequence[str]) -> Answer | None:
+    if argv[0] in _HUNG:
+        return _HUNG[argv[0]]
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            timeout=TOOL_SECONDS,
-            check=False,
             env={**os.environ, "LC_ALL": "C"},
         )
-    except (OSError, subprocess.SubprocessError):
+    except OSError:
         return None
-    return Answer(done.returncode == 0, done.stdout)
+    try:
+        text, _ = process.communicate(timeout=TOOL_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()  # and not waited for: what waits for a driver that hangs can't be ended
+        return _HUNG.setdefault(argv[0], Answer(False, f"{argv[0]} does not answer within {TOOL_SECONDS:.0f} s"))
+    return Answer(process.returncode == 0, text)
 
 
 def _read(path: str) -> str | None:

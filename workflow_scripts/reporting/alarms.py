@@ -6,6 +6,11 @@ import orjson
 
 
 def alarms(path: Path) -> list[str]:
-    """The alarms of alarms.jsonl, over all starts of the run, each once; a line that was cut short is left out."""
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    return list(dict.fromkeys(str(orjson.loads(line)["alarm"]) for line in lines if line.endswith(b"\n")))
+    """The alarms of alarms.jsonl, over all starts of the run, each once; what was cut short is left out."""
+    found: dict[str, None] = {}
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        try:
+            found[str(orjson.loads(line)["alarm"])] = None
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            continue  # a power loss cut it, and the next alarm went on in the same line
+    return list(found)

@@ -1,23 +1,24 @@
 """Twenty conversations of each source, so that a person sees the data: drawn by id, cut to what a page can hold."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
 import orjson
 import polars as pl
 
+from workflow_scripts.completions.redrive import standing_failures
 from workflow_scripts.files import lines_zst
 from workflow_scripts.prompts import manifest_file
-from workflow_scripts.reporting.plain_text import cut, visible
+from workflow_scripts.reporting.plain_text import cut, one_line, visible
 from workflow_scripts.run import Run
 
 OF_SOURCE = 20
-SPARE = 4  # more are drawn, for some have failed
 PAGE_BYTES = 2_500_000  # of text, for all of them
 MOST_TEXT = 6_000  # bytes of one text, and
 LEAST_TEXT = 240
 MOST_MESSAGES = 24
+OPENING = 160  # characters of a question that name a conversation
 ID_AT = slice(14, 78)  # of a line, which begins with {"prompt_id":"
 
 
@@ -29,19 +30,21 @@ def sampled(run: Run) -> dict[str, list[dict[str, Any]]]:
     found: defaultdict[str, list[Any]] = defaultdict(list)
     for chunk, ids in sorted(wanted.items()):
         for record in _records(run, f"{chunk:05d}", ids):
-            if len(found[record["source"]]) < OF_SOURCE:
-                found[record["source"]].append(record)
+            found[record["source"]].append(record)
     room = PAGE_BYTES // max(1, sum(map(len, found.values())))
     return {source: [_page(record, room) for record in records] for source, records in sorted(found.items())}
 
 
 def _draw(run: Run) -> dict[int, set[bytes]]:
-    """By chunk, the ids that are drawn: of each source those with the lowest second halves, and ids are hashes."""
+    """By chunk, the ids that are drawn: of what a source has in chunks the lowest second halves; ids are hashes."""
+    failed = Counter(prompt_id for prompt_id, _ in standing_failures(run, []))
+    lost = [prompt_id for prompt_id, count in failed.items() if count == run.config.sampling.n]
     manifest = manifest_file.read(run, ["prompt_id", "source", "chunk"])
     drawn = (
         manifest.lazy()
+        .filter(~pl.col("prompt_id").is_in(lost))
         .with_columns(pl.col("prompt_id").str.slice(32).alias("half"))
-        .filter(pl.col("half").rank("ordinal").over("source") <= OF_SOURCE + SPARE)
+        .filter(pl.col("half").rank("ordinal").over("source") <= OF_SOURCE)
         .collect()
     )
     found: defaultdict[int, set[bytes]] = defaultdict(set)
@@ -68,6 +71,7 @@ def _page(record: dict[str, Any], room: int) -> dict[str, Any]:
     shown = messages if len(messages) <= MOST_MESSAGES else [*messages[:4], *messages[4 - MOST_MESSAGES :]]
     texts = sum(1 + ("reasoning_content" in one) + len(one.get("tool_calls", ())) for one in shown)
     most = max(LEAST_TEXT, min(MOST_TEXT, room // max(1, texts)))
+    asked = next((one["content"] for one in messages if one["role"] == "user"), "")
     numbers = iter(range(-older, len(turns)))
     by_place = {id(one): next(numbers) for one in messages if one["role"] == "assistant"}
     return {
@@ -77,7 +81,7 @@ def _page(record: dict[str, Any], room: int) -> dict[str, Any]:
         "tools": [visible(str(tool.get("function", tool).get("name"))) for tool in record["tools"] or ()],
         "classes": list(dict.fromkeys(turn["class"] for turn in turns)),
         "tokens": sum(turn["usage"]["completion_tokens"] for turn in turns),
-        "opening": visible(cut(next((one["content"] for one in messages if one["role"] == "user"), ""), 160)),
+        "opening": one_line(asked[: 2 * OPENING], OPENING),
         "messages": [_message(one, turns, by_place.get(id(one), -1), most) for one in shown],
         "left_out": len(messages) - len(shown),
     }

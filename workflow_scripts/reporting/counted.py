@@ -119,7 +119,9 @@ def _count(line: bytes, tally: Tally) -> None:
 
 
 def owed(run: Run) -> dict[str, int] | None:
-    """The answers that the run owes, by source; None before the manifest is drawn."""
+    """The answers that the run owes, by source; None before the manifest is drawn. Recorded ones are not owed."""
+    if run.config.training.answers == "recorded":
+        return {}
     if not run.manifest_json.exists():
         return None
     return {row["source"]: row["prompts"] * run.config.sampling.n for row in drawn(run)}

@@ -21,6 +21,7 @@ from workflow_scripts.completions import progress
 from workflow_scripts.completions.by_source import BySource
 from workflow_scripts.completions.histogram import EDGES, middle
 from workflow_scripts.completions.redrive import standing_failures
+from workflow_scripts.config.outputs import LONGER
 from workflow_scripts.jobs import run_job, say, timed
 from workflow_scripts.records import Sidecar, SourceCounts
 from workflow_scripts.reporting import conversations, curves
@@ -31,6 +32,10 @@ from workflow_scripts.run import Run
 
 PAGE = Path(__file__).parent / "page"
 SCRIPTS = ("vendor/d3.min.js", "vendor/plot.umd.min.js", "charts.js")
+SHOWN = (  # of summary.json
+    *("prompts", "completions", "failures", "output_tokens", "tokens_per_second", "objects_published", "alarms"),
+    *("training_rows", "supervised_tokens", "supervised_tokens_dropped", "training_dropped", "windows"),
+)
 MIX = ("taken", "completions", "failures", "output_tokens")
 LENGTHS = ("turns", "mean", "p50", "p90", "prompt")
 UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -38,7 +43,7 @@ UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "
 
 def report(run: Run, receipts: list[Path]) -> bytes:
     """The page."""
-    summary = files.read_json(run.summary, "run", "prompts", "classes", "failure_classes", "seconds", "alarms")
+    summary = files.read_json(run.summary, *SHOWN)
     names = [*run.chunks(), *run.redrives()]
     sidecars: list[Sidecar] = [files.read_json(run.sidecar(name), "classes", "fingerprint") for name in names]
     by_source = BySource()
@@ -80,12 +85,16 @@ def report(run: Run, receipts: list[Path]) -> bytes:
         model=visible(run.config.model.path),
         summary=summary,
         mix=mix,
+        samples=run.config.sampling.n,
         lengths=lengths,
         deaths=data["deaths"],
         failures=failures,
         provenance=made_of,
         conversations=conversations.sampled(run),
-        flat=list(_flat(summary)),
+        flat=list(_flat({key: value for key, value in summary.items() if key != "windows"})),
+        dropped_rows=_dropped(summary),
+        windows_rows=_windows(summary),
+        draft=summary.get("draft_vocabulary"),
         mix_rows=[[row["source"], _asked(row["asked"]), *(_number(row[key]) for key in MIX)] for row in mix],
         lengths_rows=[[row["source"], *(_number(row[key]) for key in LENGTHS)] for row in lengths],
         failures_rows=[[source, kind, _number(n)] for (source, kind), n in sorted(failures.items())],
@@ -96,22 +105,37 @@ def report(run: Run, receipts: list[Path]) -> bytes:
 
 
 def _mix(run: Run, counts: dict[str, SourceCounts], failures: Counter[tuple[str, str]]) -> list[dict[str, Any]]:
-    """By source: prompts as asked and as taken, answers and failures."""
+    """By source: answers as asked and as prompts were taken for them, answers as made, failures."""
     rows = []
+    samples = run.config.sampling.n
     for shard in drawn(run):
         name = shard["source"]
         asked = shard.get("quota", 0)
         rows.append(
             {
                 "source": name,
-                "asked": asked if isinstance(asked, int) else None,  # `all`: what there is
-                "taken": shard["prompts"],
+                "asked": asked * samples if isinstance(asked, int) else None,  # `all`: what there is
+                "taken": shard["prompts"] * samples,
                 "completions": counts[name]["completions"] if name in counts else 0,
                 "failures": sum(n for (source, _), n in failures.items() if source == name),
                 "output_tokens": counts[name]["output_tokens"] if name in counts else 0,
             }
         )
     return rows
+
+
+def _dropped(summary: dict[str, Any]) -> list[list[str]]:
+    """Turns that are no training rows, by reason, with their supervised tokens."""
+    tokens, turns = summary["supervised_tokens_dropped"], summary["training_dropped"]
+    return [[reason, _number(turns.get(reason)), _number(tokens.get(reason))] for reason in {**turns, **tokens}]
+
+
+def _windows(summary: dict[str, Any]) -> list[list[str]]:
+    """What windows of so many tokens would cost in supervised tokens, by the way to cut (training/windows.py)."""
+    return [
+        [_number(row["window"]), _number(row["longer_rows"]), *(f"{row['share'][way]:.2%}" for way in LONGER)]
+        for row in summary["windows"]
+    ]
 
 
 def _flat(value: Any, at: str = "") -> Iterator[tuple[str, str]]:

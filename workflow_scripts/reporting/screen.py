@@ -1,11 +1,10 @@
-"""A snapshot as lines for a terminal: plain text, 80 columns at least, no colour."""
+"""A snapshot as lines for a terminal: plain text, no colour, made for 80 columns; narrower ones see its left."""
 
 import time
 from typing import Any
 
 from workflow_scripts.reporting.plain_text import clip, one_line
 
-NARROWEST = 60
 RISING = 1.3  # times its share of all turns, for a class to be called so
 NOTABLE = 0.01  # a share below which no trend is told
 STATES = {
@@ -23,7 +22,7 @@ def lines(seen: dict[str, Any], width: int) -> list[str]:
     found: list[str] = []
     for part in filter(None, parts):
         found += [*([""] if found else []), *part]
-    return [clip(line, max(width, NARROWEST)).rstrip() for line in found]
+    return [clip(line, width).rstrip() for line in found]
 
 
 def _head(seen: dict[str, Any], width: int) -> list[str]:
@@ -46,10 +45,11 @@ def _head(seen: dict[str, Any], width: int) -> list[str]:
     found.append(f"tokens/s  {', '.join(told) or 'not known yet'}")
     if left is not None:
         least, most = left["seconds"]
-        ends = " to ".join(time.strftime("%a %H:%M", time.localtime(seen["at"] + seconds)) for seconds in (least, most))
-        found.append(f"left      {_span(least)} to {_span(most)}, until {ends}")
+        ends = [time.strftime("%a %H:%M", time.localtime(seen["at"] + seconds)) for seconds in (least, most)]
+        found.append(f"left      {_span(least)} to {_span(most)}, until {' to '.join(dict.fromkeys(ends))}")
     elif seen["state"] == "running":
-        found.append("left      too early to tell")
+        made = chunks["done"] == chunks["all"] and not chunks["begun"]
+        found.append("left      " + ("answers: none; what is made of them follows" if made else "too early to tell"))
     if seen["store"] is not None:
         waiting = seen["store"]["waiting"]
         found.append(f"store     {seen['store']['objects']:,} objects; {waiting:,} finished files still to upload")
@@ -58,7 +58,9 @@ def _head(seen: dict[str, Any], width: int) -> list[str]:
 
 def _progress(answers: dict[str, Any], width: int) -> str:
     failed = f", {answers['failed']:,} failed" if answers["failed"] else ""
-    if not answers["owed"]:
+    if answers["owed"] == 0:
+        return "none is asked for"
+    if answers["owed"] is None:
         return f"{answers['done']:,}{failed}"
     over = answers["done"] + answers["failed"]
     share = 1.0 if over >= answers["owed"] else min(0.999, over / answers["owed"])
@@ -74,16 +76,16 @@ def _alarms(seen: dict[str, Any], width: int) -> list[str]:
 def _servers(seen: dict[str, Any]) -> list[str]:
     if not seen["servers"]:
         return []
-    found = [f"{'server':<26}{'tok/s now':>9}{'5 min':>8}{'in all':>8}{'in flight':>11}{'queued':>7}{'seats':>6}"]
+    heads = f"{'tok/s now':>9}{'5 min':>7}{'in all':>7}{'in flight':>10}{'queued':>7}{'seats':>6}{'deaths':>7}"
+    found = [f"{'server':<26}{heads}"]
     for row in seen["servers"]:
         name = (
             one_line(row["name"], 25) if row["status"] in ("ready", "elsewhere") else f"{row['name']} {row['status']}"
         )
         rates = (_number(row[key]) for key in ("now", "five_minutes", "all"))
         now, recent, total = rates
-        line = f"{name:<26}{now:>9}{recent:>8}{total:>8}{row['in_flight']:>11,}{_number(row['queued']):>7}"
-        line += f"{_number(row['seats']):>6}"
-        found.append(line + (f"  died {row['deaths']}x" if row["deaths"] else ""))
+        line = f"{name:<26}{now:>9}{recent:>7}{total:>7}{row['in_flight']:>10,}{_number(row['queued']):>7}"
+        found.append(f"{line}{_number(row['seats']):>6}{row['deaths']:>7,}")
     return found
 
 
@@ -123,11 +125,11 @@ def _sources(seen: dict[str, Any]) -> list[str]:
 
 
 def _gpus(seen: dict[str, Any]) -> list[str]:
-    found = [f"{'GPU':<40}{'use':>6}{'memory':>22}"] if seen["gpus"] else []
+    found = [f"{'GPU':<40}{'use':>6}{'memory':>24}"] if seen["gpus"] else []
     for row in seen["gpus"]:
         use = "-" if row["percent"] is None else f"{row['percent']:.0f} %"
         memory = "-" if row["used"] is None else f"{row['used']:,.0f} of {row['total'] or 0:,.0f} MiB"
-        found.append(f"{one_line(row['index'] + ' ' + row['name'], 39):<40}{use:>6}{memory:>22}")
+        found.append(f"{one_line(row['index'] + ' ' + row['name'], 39):<40}{use:>6}{memory:>24}")
     return found
 
 

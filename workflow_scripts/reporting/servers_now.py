@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ class Server:
 
     name: str
     number: int
-    status: str  # starting, ready, failed, ended; of one that is not ours: elsewhere
+    status: str  # starting, ready, failed, ended, on another host; of one that is not ours: elsewhere
     url: str | None
     key: str | None
 
@@ -33,11 +34,16 @@ def known(run: Run) -> list[Server]:
         return [Server(url, number, "elsewhere", url, key) for number, url in enumerate(run.config.servers.urls)]
     found = []
     for folder in sorted(run.servers.glob("[0-9]*"), key=lambda folder: int(folder.name)):
-        state = supervisor.read_state(folder)
+        try:
+            state = supervisor.read_state(folder)
+        except PermissionError:  # another user's: the run's other files tell the rest
+            continue
         if state is None:
             continue
-        status = "ended" if state.status == "ready" and not supervisor.is_live(state) else state.status
-        live = status == "ready" and os.access(folder / "key", os.R_OK)  # another user may look at the rest
+        status: str = state.status
+        if status == "ready" and not supervisor.is_live(state):
+            status = "ended" if state.supervisor.host == socket.gethostname() else "on another host"
+        live = status == "ready"
         key = (folder / "key").read_text().strip() if live else None
         found.append(Server(state.name, int(folder.name), status, state.facts["url"] if live else None, key))
     return found

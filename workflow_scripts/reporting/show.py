@@ -1,6 +1,7 @@
 """Records as a person reads them: completions and failures, or training rows with what is supervised in colour."""
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ from workflow_scripts import files
 from workflow_scripts.jobs import run_job
 from workflow_scripts.records import Completion, Failure, Message, Turn
 from workflow_scripts.reporting import training_rows
+from workflow_scripts.reporting.counted import Counted, owed
 from workflow_scripts.reporting.opening import open_run
 from workflow_scripts.reporting.plain_text import cut, visible
 from workflow_scripts.run import Run
@@ -144,6 +146,23 @@ def training_told(row: dict[str, Any], decode: training_rows.Decode, style: Styl
     return "\n".join([*lines, "".join(parts)]) + "\n"
 
 
+def _none(run: Run) -> str:
+    """Why nothing was found: what there is."""
+    tally = Counted(run).look()
+    sources, classes = {*(owed(run) or {}), *tally.sources.counts()}, {*tally.classes, *tally.failed}
+    there = f" It has sources {', '.join(sorted(sources))}; classes {', '.join(sorted(classes))}." if classes else ""
+    if run.config.training.answers == "recorded":
+        there = " Its answers are the datasets' own: see --training."
+    return f"{run.name} has no such record{'' if run.summary.exists() else ' yet'}.{there}"
+
+
+def number(text: str) -> int:
+    """An option's number, 1 or more."""
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{value} is less than 1")
+    return value
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m workflow_scripts.reporting.show", description="Print records of a run as a person reads them."
@@ -153,8 +172,8 @@ def main() -> None:
     parser.add_argument("--class", dest="kind", help="with a turn of this class, or failures of it")
     parser.add_argument("--prompt", help="of prompts whose id begins so")
     parser.add_argument("--training", action="store_true", help="training rows, with what is supervised in colour")
-    parser.add_argument("-n", type=int, default=5, help="how many (5)")
-    parser.add_argument("--most", type=int, default=4000, help="characters of a text that are printed (4000)")
+    parser.add_argument("-n", type=number, default=5, help="how many (5)")
+    parser.add_argument("--most", type=number, default=4000, help="characters of a text that are printed (4000)")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
     args = parser.parse_args()
     run = open_run(args.run)
@@ -172,9 +191,11 @@ def main() -> None:
             print(told(chunk, record, style))
             found += 1
     if not found:
-        print(f"{run.name} has no such record{'' if run.summary.exists() else ' yet'}")
+        print(_none(run))
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no mistake
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal without Unicode sees what it can't show as escapes
+        sys.stdout.reconfigure(errors="backslashreplace")
     run_job(main)

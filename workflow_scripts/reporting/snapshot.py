@@ -5,14 +5,14 @@
     chunks      {"done", "begun", "waiting", "all"}
     tokens      {"output", "prompt"}
     rate        {"now", "five_minutes", "all"}      output tokens a second; null where nothing is known
-    left        {"seconds": [least, most]} or null
+    left        {"seconds": [least, most]} or null  null: too early to tell, or no answer is left
     store       {"objects", "waiting"} or null      files of finished chunks that wait for their upload
     servers     [{"name", "number", "status", "seats", "in_flight", "running", "queued", "deaths", "now",
                  "five_minutes", "all"}]
     sources     [{"source", "owed", "done", "prompt_tokens", "output_tokens"}]
     classes     {class: {"count", "share", "recent"}}      shares of turns; recent: of the last five minutes, or null
     failures    {class: {"count", "recent"}}
-    gpus        [{"index", "name", "percent", "used", "total"}]     MiB
+    gpus        [{"index", "name", "percent", "used", "total"}]     MiB; of this machine, while the run lives
     alarms      [text]
 
 state: `drawing` (sources are read, prompts drawn), `running`, `interrupted`, `finished`.
@@ -21,12 +21,13 @@ state: `drawing` (sources are read, prompts drawn), `running`, `interrupted`, `f
 import math
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from workflow_scripts import files, identity, results_lock
 from workflow_scripts.completions.histogram import middle
 from workflow_scripts.machine import gpus, host
-from workflow_scripts.publishing.batches import BATCH, batch_names
+from workflow_scripts.publishing.batches import batch_chunks, batch_names
 from workflow_scripts.records import SourceCounts
 from workflow_scripts.reporting import servers_now
 from workflow_scripts.reporting.alarms import alarms
@@ -34,10 +35,11 @@ from workflow_scripts.reporting.counted import Counted, Tally, owed
 from workflow_scripts.reporting.pace import Pace, Span
 from workflow_scripts.run import Run
 
+LIVE = ("drawing", "running")
 FILES_OF_CHUNK = 3
 SILENCE_SECONDS = 120.0
 TOO_EARLY = 20  # answers, before which nobody can say how long they will be
-WIDTH = 2.0  # standard errors of the mean answer on both sides of what is left
+WIDTH = 2.0  # standard errors of the mean answer and of the rate, on both sides of what is left
 
 
 class Watched:
@@ -53,7 +55,7 @@ class Watched:
         run, now = self.run, time.time()
         tally = self._counted.look()
         self._pace.look()
-        chunks = run.chunks()
+        chunks = self._chunks
         done = sum(chunk in self._counted.done for chunk in chunks)
         begun = self._counted.begun
         state = self._state(done)
@@ -85,13 +87,13 @@ class Watched:
                 "prompt": sum(source["prompt_tokens"] for source in counts.values()),
             },
             "rate": rate,
-            "left": _left(wanted, counts, tally, rate) if state == "running" else None,
+            "left": _left(wanted, counts, tally, [recent, self._pace.all]) if state == "running" else None,
             "store": self._store(),
             "servers": servers,
             "sources": _sources(wanted or {}, counts),
             "classes": _classes(tally, recent),
             "failures": {kind: {"count": n, "recent": recent.failed[kind]} for kind, n in tally.failed.most_common()},
-            "gpus": [asdict(card) for card in gpus.use(host.here())],
+            "gpus": [asdict(card) for card in gpus.use(host.here())] if state in LIVE else [],
             "alarms": alarms(run.folder / "alarms.jsonl"),
         }
 
@@ -99,7 +101,20 @@ class Watched:
         run = self.run
         if self._is_live():
             return "running" if run.manifest_json.exists() else "drawing"
-        return "finished" if run.summary.exists() and done == len(run.chunks()) else "interrupted"
+        finished = self._end.exists() and done == len(self._chunks) and not self._counted.begun
+        return "finished" if finished else "interrupted"
+
+    @property
+    def _chunks(self) -> list[str]:
+        return self.run.chunks() if self.run.config.training.answers == "generated" else []
+
+    @property
+    def _end(self) -> Path:
+        """What is written last: the account, or of recorded answers the training shards' index."""
+        config = self.run.config
+        if config.training.answers == "generated":
+            return self.run.summary
+        return self.run.folder / "training" / identity.training_hash(config, []) / "training.json"
 
     def _is_live(self) -> bool:
         """Whether its Snakemake lives; of one on another host, whether it writes."""
@@ -112,7 +127,7 @@ class Watched:
 
     def _since(self, state: str) -> float | None:
         """When the run began, or came to its end."""
-        path = self.run.summary if state == "finished" else self.run.folder / "run.yaml"
+        path = self._end if state == "finished" else self.run.folder / "run.yaml"
         return path.stat().st_mtime if path.exists() and state != "interrupted" else None
 
     def _servers(self, recent: Span) -> list[dict[str, Any]]:
@@ -133,12 +148,8 @@ class Watched:
         folder = run.folder / "published" / identity.publish_hash(run.config)
         receipts = {path.stem: path for path in folder.glob("*.json")}
         chunks = run.chunks()
-        stored = {
-            chunk
-            for batch in batch_names(len(chunks))
-            if batch in receipts
-            for chunk in chunks[int(batch) * BATCH : (int(batch) + 1) * BATCH]
-        } | receipts.keys()
+        batches = [*batch_names(len(chunks)), *run.redrives()]
+        stored = {chunk for batch in batches if batch in receipts for chunk in batch_chunks(batch, chunks)}
         objects = sum(len(files.read_json(path, "objects")["objects"]) for path in receipts.values())
         return {"objects": objects, "waiting": FILES_OF_CHUNK * len(self._counted.done - stored)}
 
@@ -165,14 +176,15 @@ def _classes(tally: Tally, recent: Span) -> dict[str, Any]:
 
 
 def _left(
-    wanted: dict[str, int] | None, counts: dict[str, SourceCounts], tally: Tally, rate: dict[str, float | None]
+    wanted: dict[str, int] | None, counts: dict[str, SourceCounts], tally: Tally, spans: list[Span]
 ) -> dict[str, list[float]] | None:
     """Seconds to the end: tokens that are left, by source, at the rates of late and in all, and how unsure both are.
 
-    Answers that are in flight count as not begun, and short ones come first: at the beginning it says too little.
+    A rate rests on so many turns as were finished in its span, and is known no better than their number. Answers that
+    are in flight count as not begun, and short ones come first: at the beginning it says too little.
     """
-    rates = [value for key in ("five_minutes", "all") if (value := rate[key])]
-    if wanted is None or tally.completions < TOO_EARLY or not rates:
+    over = tally.completions + tally.failed.total()
+    if wanted is None or tally.completions < TOO_EARLY or over >= sum(wanted.values()):
         return None
     mean, error = _mean_output(counts)
     tokens = 0.0
@@ -183,8 +195,12 @@ def _left(
         tokens += max(0, answers - done) * own
     not_done = max(1, sum(wanted.values()) - tally.completions)
     tokens *= max(0, not_done - tally.failed.total()) / not_done  # what failed is not left
-    least, most = tokens * max(0.0, 1 - WIDTH * error) / max(rates), tokens * (1 + WIDTH * error) / min(rates)
-    return {"seconds": [least, most]}
+    ends: list[float] = []
+    for span in spans:
+        if rate := span.rate():
+            unsure = 1 + WIDTH * math.hypot(error, 1 / math.sqrt(max(1, span.turns.total())))
+            ends += [tokens / rate / unsure, tokens / rate * unsure]
+    return {"seconds": [min(ends), max(ends)]} if ends else None
 
 
 def _mean_output(counts: dict[str, SourceCounts]) -> tuple[float, float]:

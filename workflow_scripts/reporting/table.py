@@ -26,7 +26,7 @@ def table(summary: dict[str, Any]) -> str:
         ),
         ("output tokens", f"{summary['output_tokens']:,}{rate}"),
         *([("checked turns", f"{summary['checked']['turns']:,}")] if summary["checked"]["turns"] else []),
-        *training_lines(summary, summary["training_rows"]),
+        *training_lines(summary, summary["training_rows"], summary["training_dropped"]),
         ("objects in the store", f"{summary['objects_published']:,}"),
         ("seconds", ", ".join(f"{stage} {value:,.0f}" for stage, value in summary["seconds"].items())),
     ]
@@ -34,13 +34,16 @@ def table(summary: dict[str, Any]) -> str:
     return "\n".join([summary["run"], *(f"  {name:<22}{value}" for name, value in rows)])
 
 
-def training_lines(told: dict[str, Any], rows: int) -> list[tuple[str, str]]:
+def training_lines(told: dict[str, Any], rows: int, turns_dropped: dict[str, int]) -> list[tuple[str, str]]:
     """Of summary.json or training.json: what the export holds, what was dropped, what windows and vocabularies cost."""
+    turns = ", ".join(f"{count:,} {reason}" for reason, count in turns_dropped.items())
     dropped = ", ".join(f"{count:,} {reason}" for reason, count in told["supervised_tokens_dropped"].items() if count)
     costs = ", ".join(
         f"{cost['window']:,}: {cost['share']['right']:.1%}" for cost in told["windows"] if cost["longer_rows"]
     )
     lines = [("training rows", f"{rows:,} with {told['supervised_tokens']:,} supervised tokens")]
+    if turns:
+        lines.append(("turns, dropped", turns))
     if dropped:
         lines.append(("supervised, dropped", dropped))
     if costs:

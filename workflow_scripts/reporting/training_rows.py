@@ -1,5 +1,6 @@
 """Training rows, read back, and their tokens as text."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -52,6 +53,7 @@ def decoder(run: Run) -> Decode:
     except PlainError:
         found = None
     if found is None:
+        print("the model's tokenizer is not here: its ids are shown", file=sys.stderr)
         return lambda ids: " ".join(map(str, ids))
     return lambda ids: str(found.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 

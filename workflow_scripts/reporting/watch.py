@@ -3,6 +3,7 @@
 import argparse
 import os
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -12,9 +13,8 @@ import orjson
 from workflow_scripts.jobs import run_job
 from workflow_scripts.reporting.opening import open_run
 from workflow_scripts.reporting.screen import lines
-from workflow_scripts.reporting.snapshot import Watched
+from workflow_scripts.reporting.snapshot import LIVE, Watched
 
-LIVE = ("drawing", "running")
 HIDE, SHOW = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # the terminal's other screen, and back
 HOME, TO_LINE_END, TO_SCREEN_END = "\x1b[H", "\x1b[K", "\x1b[J"
 
@@ -65,4 +65,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no mistake
     run_job(main)

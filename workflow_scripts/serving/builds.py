@@ -68,26 +68,19 @@ def choose(servers: Servers, machine: Machine, glibc: tuple[int, int] | None, pr
 def misfits(build: Build, machine: Machine, glibc: tuple[int, int] | None, processor: str) -> list[str]:
     """Why a build can't be used here, each with what to do."""
     found = []
-    cpu = "servers.engine: sglang-cpu runs without a GPU"
-    if machine.driver is None:
-        return [f"there is no NVIDIA driver here, and servers.engine: sglang needs one; {cpu}"]
-    if not machine.gpus:
-        return [
-            f"NVIDIA's driver {machine.driver.version} is loaded, but nvidia-smi tells of no GPU: run nvidia-smi; "
-            f"after a driver's update reboot, in a container ask for GPUs (--gpus all); {cpu}"
-        ]
-    if not machine.devices:
-        return [
-            "CUDA_VISIBLE_DEVICES leaves no GPU to use (or it names none that is here): unset it, or name GPUs by the "
-            "numbers or UUIDs of nvidia-smi -L"
-        ]
+    why = without_gpu(machine)
+    if why and machine.driver is None:
+        return [why]
+    assert machine.driver is not None
     if machine.driver.major < build.driver:
         found.append(
             f"driver {machine.driver.version} is too old: SGLang for CUDA {dotted(build.cuda)} needs {build.driver} or "
             f"newer. Install a newer driver, or name a Python with an SGLang for your driver's CUDA "
             f"{dotted(machine.driver.cuda)} as servers.python"
         )
-    for gpu in {device.gpu.name: device.gpu for device in machine.devices}.values():
+    if why and not (found and not machine.gpus):  # an old driver's nvidia-smi knows no compute_cap, and only fails
+        found.append(why)
+    for gpu in {device.gpu.name: device.gpu for device in machine.devices if not device.gpu.lost}.values():
         if gpu.sm not in build.sm:
             found.append(
                 f"{gpu.name} is SM{gpu.sm}: the build for CUDA {dotted(build.cuda)} has kernels for SM{build.sm.start} "
@@ -102,6 +95,30 @@ def misfits(build: Build, machine: Machine, glibc: tuple[int, int] | None, proce
             f"a newer system or container (Ubuntu 22.04, RHEL 9), or name a Python as servers.python"
         )
     return found
+
+
+def without_gpu(machine: Machine) -> str | None:
+    """Why no GPU can be used here, with what to do; None if one can."""
+    cpu = "servers.engine: sglang-cpu runs without a GPU"
+    if machine.driver is None:
+        return f"there is no NVIDIA driver here, and servers.engine: sglang needs one; {cpu}"
+    if machine.devices:
+        return None
+    if not machine.gpus:
+        says = f" ({machine.refusal})" if machine.refusal else ""
+        return (
+            f"NVIDIA's driver {machine.driver.version} is loaded, but nvidia-smi tells of no GPU{says}: after a "
+            f"driver's update reboot, in a container ask for GPUs (--gpus all); {cpu}"
+        )
+    if all(gpu.mig and not gpu.instances for gpu in machine.gpus):
+        return (
+            "MIG is on, and no GPU has an instance: make some (nvidia-smi mig -cgi PROFILE -C), or turn MIG off "
+            "(nvidia-smi -mig 0)"
+        )
+    return (
+        "CUDA_VISIBLE_DEVICES leaves no GPU to use (or it names none that is here): unset it, or name GPUs by the "
+        "numbers or UUIDs of nvidia-smi -L"
+    )
 
 
 def system_glibc() -> tuple[int, int] | None:
@@ -137,10 +154,22 @@ def ensure(servers: Servers, *, check: bool = False) -> Environment:
     return Environment(OWN, python.parents[1], python, "", 0)
 
 
+def python_here(servers: Servers) -> Path | None:
+    """The Python of the environment that servers run in; None where there is none yet, or none can be."""
+    try:
+        if (name := chosen(servers, look()).name) != OWN:
+            env = environment.named(name)
+            return env.python if environment.is_built(env) else None
+    except PlainError:
+        return None
+    python = Path(str(servers.python)).absolute()
+    return python if python.is_file() else None
+
+
 def _check_own(python: Path, engine: str, machine: Machine) -> None:
     """Import all that a server imports, by the user's Python."""
     say(f"trying {python}: can SGLang be imported?")
-    environ = {**cuda_home.clean_environ(), "DRAFTMILL_ENGINE": engine}
+    environ = {**cuda_home.clean_environ(), "DRAFTMILL_ENGINE": engine, "PATH": environment.search_path(python)}
     try:
         done = subprocess.run(
             [str(python), "-P", str(environment.LAUNCHER), "--check-imports"],
@@ -165,5 +194,6 @@ def lock_paths(env: Environment) -> list[str]:
 
 
 def variables(env: Environment) -> Mapping[str, str]:
-    """Environment variables for a server of this environment: its own CUDA toolkit, whole."""
-    return cuda_home.variables(env.folder) if env.name in {build.name for build in BUILDS} else {}
+    """Environment variables for a server of this environment: its own tools, and its own CUDA toolkit, whole."""
+    own = cuda_home.variables(env.folder) if env.name in {build.name for build in BUILDS} else {}
+    return {"PATH": environment.search_path(env.python), **own}

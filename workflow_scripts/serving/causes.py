@@ -52,6 +52,11 @@ CAUSES = (
         "install a CUDA toolkit and point CUDA_HOME to it; or {instead}",
     ),
     Cause(
+        r"No such file or directory: '[^']*ninja'|ninja: (command )?not found",
+        "there is no ninja, which kernels are built with when a server starts",
+        "install it into the environment (pip install ninja); or {instead}",
+    ),
+    Cause(
         r"cannot execute 'cc1plus'|[gc]\+\+: (command )?not found|No such file or directory: '[^']*[gc]\+\+'"
         r"|host compiler .* not found|failed to preprocess host compiler",
         "there is no C++ compiler, which nvcc needs",

@@ -5,6 +5,7 @@ exists, which is written last; a folder without one is what a killed build left,
 """
 
 import hashlib
+import os
 import platform
 import shutil
 import sys
@@ -102,6 +103,11 @@ def named(name: str) -> Environment:
     return Environment(name, folder, folder / "bin" / "python", digest, 0)
 
 
+def search_path(python: Path) -> str:
+    """PATH for what an environment's Python runs: SGLang and FlashInfer call `ninja`, which lies beside it."""
+    return f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+
+
 def is_built(env: Environment) -> bool:
     """Whether it is there, whole."""
     # The interpreter is a link out of the venv: a Python that was uninstalled leaves the marker and no environment.
@@ -135,7 +141,12 @@ def _build(env: Environment, lock: BinaryIO) -> None:
 def _check(env: Environment, recipe: Recipe, lock: BinaryIO, progress: installer.Progress) -> None:
     """Run what was installed once: an environment that can't is none."""
     program = env.folder / "bin" / recipe.check[0]
-    environ = {**cuda_home.clean_environ(), "DRAFTMILL_ENGINE": env.name, **cuda_home.variables(env.folder)}
+    environ = {
+        **cuda_home.clean_environ(),
+        "DRAFTMILL_ENGINE": env.name,
+        "PATH": search_path(env.python),
+        **cuda_home.variables(env.folder),
+    }
     _try(progress, environ, lock, [str(program), *recipe.check[1:]], "doesn't start")
     home = cuda_home.find(env.folder) if recipe.kernels else None
     if home is not None and cuda_home.driver_library() is not None:

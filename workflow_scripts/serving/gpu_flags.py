@@ -15,7 +15,7 @@ from workflow_scripts.serving.model_facts import ModelFacts
 
 PATH = Path(__file__).with_name("gpu_flags.yaml")
 
-Trait = Literal["moe", "hybrid", "mla", "multimodal"]
+Trait = Literal["moe", "hybrid", "mla", "sparse", "sinks", "multimodal"]
 
 
 class _Mapping(BaseModel):
@@ -33,6 +33,7 @@ class When(_Mapping):
     quantization: list[str] = Field(default_factory=list)
     template: list[str] = Field(default_factory=list)
     repeats: bool | None = None
+    unless: list[str] = Field(default_factory=list)
 
 
 class Line(_Mapping):
@@ -94,5 +95,6 @@ def fits(when: When, config: Config, model: ModelFacts, device: Device) -> bool:
         and (not when.model_type or model.model_type in when.model_type)
         and (not when.quantization or model.quantization in when.quantization)
         and all(words in (model.template or "") for words in when.template)
+        and not any(config.servers.args.get(flag) for flag in when.unless)
         and (when.repeats is None or when.repeats == (config.sampling.n > 1 or config.prompts.turns == "all"))
     )

@@ -34,6 +34,8 @@ class Fit:
 
     def line(self) -> str:
         """For the log: what goes where."""
+        if not self.usable:
+            return f"weights {_gb(self.weights)} GB; the card doesn't tell its memory"
         parts = [f"weights {_gb(self.weights)} of {_gb(self.usable)} GB"]
         if self.tokens is not None:
             parts.append(f"room for about {self.tokens:,} tokens")
@@ -49,10 +51,12 @@ def fit(model: ModelFacts, devices: Sequence[Device], flags: Mapping[str, Any], 
 
     SGLang starts with a cache smaller than the context length, and then refuses what is longer than the cache.
     """
-    usable = sum(_usable(device, flags) for device in devices)
-    left = usable - model.weights
+    if not all(device.mebibytes for device in devices):
+        return Fit(model.weights, 0, None, None, None, None)
+    room = len(devices) * min(usable(device, flags) for device in devices)  # each takes an equal part
+    left = room - model.weights
     if left <= 0:
-        return Fit(model.weights, usable, None, None, None, _too_large(model, devices, flags))
+        return Fit(model.weights, room, None, None, None, _too_large(model, devices, flags))
     longest = _asked(flags) or answer
     tokens, slots, seats = _caches(model, flags, left, answer or ANSWER_TOKENS)
     problem = None
@@ -64,10 +68,11 @@ def fit(model: ModelFacts, devices: Sequence[Device], flags: Mapping[str, Any], 
         )
     if slots is not None and slots < 1:
         problem = "beside the weights there is no room for one state slot: give a server more GPUs"
-    return Fit(model.weights, usable, tokens, slots, seats, problem)
+    return Fit(model.weights, room, tokens, slots, seats, problem)
 
 
-def _usable(device: Device, flags: Mapping[str, Any]) -> int:
+def usable(device: Device, flags: Mapping[str, Any]) -> int:
+    """Bytes of a device that SGLang takes for weights and caches."""
     share = flags.get("mem-fraction-static")
     if isinstance(share, int | float) and not isinstance(share, bool):
         return int(device.mebibytes * float(share)) * MEBI
@@ -109,7 +114,7 @@ def slots_per_request(flags: Mapping[str, Any]) -> int:
 
 
 def _too_large(model: ModelFacts, devices: Sequence[Device], flags: Mapping[str, Any]) -> str:
-    one = _usable(devices[0], flags)
+    one = min(usable(device, flags) for device in devices)
     needed = next((n for n in _splits(model) if n > len(devices) and model.weights < n * one * 0.95), None)
     advice = f"set servers.gpus_per_server: {needed}" if needed else "choose a smaller or a quantized model"
     what = "GPU" if devices[0].instance is None else "MIG instance"
@@ -121,16 +126,24 @@ def _too_large(model: ModelFacts, devices: Sequence[Device], flags: Mapping[str,
 
 def _splits(model: ModelFacts) -> list[int]:
     """Numbers of GPUs over which the model's attention heads can be split."""
-    powers = [1 << power for power in range(MOST_GPUS.bit_length())]
-    return [n for n in powers if model.heads is None or model.heads % n == 0]
+    return [n for n in (1 << power for power in range(MOST_GPUS.bit_length())) if _can_split(model, n)]
+
+
+def _can_split(model: ModelFacts, gpus: int) -> bool:
+    """Heads of keys and values are split too, or each is copied to as many GPUs (sglang/srt/models/qwen3.py)."""
+    heads, kv_heads = model.heads, model.kv_heads
+    if heads is None or heads % gpus:
+        return heads is None
+    return kv_heads is None or kv_heads % gpus == 0 or gpus % kv_heads == 0
 
 
 def heads_problem(model: ModelFacts, gpus: int) -> str | None:
     """Why tensor parallelism over `gpus` can't be; None where it can."""
-    if model.heads is None or model.heads % gpus == 0:
+    if _can_split(model, gpus):
         return None
     good = ", ".join(str(n) for n in _splits(model))
-    return f"servers.gpus_per_server: {model.heads} attention heads can't be split over {gpus} GPUs; take one of {good}"
+    keys = f" ({model.kv_heads} of keys and values)" if model.kv_heads not in (None, model.heads) else ""
+    return f"{model.heads} attention heads{keys} can't be split over {gpus} GPUs; take one of {good}"
 
 
 def _gb(size: int) -> str:

@@ -13,15 +13,14 @@ from workflow_scripts.serving import gpu_flags, gpu_memory, launch
 from workflow_scripts.serving.model_facts import ModelFacts
 
 BUSY_SHARE = 0.05  # of a card's memory that may be held before it counts as busy: a desktop, a driver's own
+EVEN_SHARE = 0.9  # of the most free memory, that each GPU of a server has (sglang/srt/distributed/bootstrap.py)
 LONGER_CONTEXT = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"  # SGLang refuses a longer context without it
-PARALLEL_SIZES = (
-    "tp-size",
-    "tensor-parallel-size",
-    "dp-size",
-    "data-parallel-size",
-    "pp-size",
-    "pipeline-parallel-size",
+TENSOR, PIPELINE, DATA = (
+    ("tp-size", "tensor-parallel-size"),
+    ("pp-size", "pipeline-parallel-size"),
+    ("dp-size", "data-parallel-size"),
 )
+PARALLEL_SIZES = (*TENSOR, *PIPELINE, *DATA)
 
 
 @dataclass(frozen=True)
@@ -63,18 +62,62 @@ def device_problems(config: Config, machine: Machine) -> list[str]:
         found.append(f"CUDA_VISIBLE_DEVICES names {doubled[0]} twice: two servers would share its memory; name it once")
     if servers.gpus_per_server > 1 and any(device.instance for device in devices):
         found.append("servers.gpus_per_server: MIG instances can't work together; set it to 1")
+    for gpu in {device.gpu.index: device.gpu for device in devices}.values():
+        if gpu.lost:
+            found.append(
+                f"GPU {gpu.index} ({gpu.name}) does not answer: reset it or reboot (`dmesg | grep Xid` tells more), or "
+                f"leave it out by CUDA_VISIBLE_DEVICES"
+            )
+    for number in range(server_count(config, len(devices))):
+        sizes = {device.mebibytes: device.gpu.name for device in devices_of(number, config, machine)}
+        if sizes and min(sizes) < max(sizes) * EVEN_SHARE:
+            found.append(
+                f"server {number} would lie on GPUs of unequal memory ({', '.join(sorted(sizes.values()))}), which "
+                f"SGLang refuses: name those that belong together side by side in CUDA_VISIBLE_DEVICES"
+            )
+    copies = 1 if servers.args.get("enable-dp-attention") else _size(servers.args, DATA)
+    asked = copies * _shards(config)
+    if asked > servers.gpus_per_server:
+        named = ", ".join(f"{name}: {servers.args[name]}" for name in PARALLEL_SIZES if name in servers.args)
+        found.append(
+            f"servers.args ({named}) spreads a server over {asked} GPUs, and servers.gpus_per_server gives it "
+            f"{servers.gpus_per_server}: set that to {asked}"
+        )
     return found
+
+
+def _size(args: Mapping[str, Any], names: tuple[str, ...]) -> int:
+    """The largest of the sizes that `args` has by these names; 1 without any."""
+    return max([1, *(int(args[name]) for name in names if isinstance(args.get(name), int))])
+
+
+def _shards(config: Config) -> int:
+    """Over how many GPUs one copy of the model lies."""
+    args = config.servers.args
+    if any(name in args for name in PARALLEL_SIZES):
+        return _size(args, TENSOR) * _size(args, PIPELINE)
+    return config.servers.gpus_per_server
 
 
 def device_notes(config: Config, machine: Machine) -> list[str]:
     """What is worth knowing, and no fault."""
     found = []
     size = config.servers.gpus_per_server
-    cut = [gpu.name for gpu in machine.gpus if gpu.mig]
+    cut = [gpu for gpu in machine.gpus if gpu.mig]
     if cut:
         found.append(
             f"MIG is on for {len(cut)} of {len(machine.gpus)} cards: each instance is a GPU of its own here, with its "
             f"share of the memory"
+        )
+    if bare := [str(gpu.index) for gpu in cut if not gpu.instances]:
+        found.append(
+            f"GPU {', '.join(bare)} can't be used: MIG is on there without an instance; make some (nvidia-smi mig -cgi "
+            f"PROFILE -C), or turn MIG off (nvidia-smi -i {','.join(bare)} -mig 0)"
+        )
+    if machine.unknown is not None:
+        found.append(
+            f"CUDA_VISIBLE_DEVICES names {machine.unknown}, which is no GPU that can be used here: CUDA leaves out "
+            f"that and all that follow"
         )
     if size > 1 and not machine.linked:
         found.append(
@@ -96,7 +139,7 @@ def device_notes(config: Config, machine: Machine) -> list[str]:
 
 
 def busy(device: Device) -> str | None:
-    """Who holds a card's memory, where that is enough to be in the way."""
+    """Who holds a card's memory, where that is more than a desktop takes."""
     gpu = device.gpu
     if device.instance is not None or not gpu.mebibytes or gpu.used < gpu.mebibytes * BUSY_SHARE:
         return None
@@ -108,6 +151,11 @@ def busy(device: Device) -> str | None:
     )
 
 
+def crowded(device: Device, args: Mapping[str, Any]) -> bool:
+    """Whether others hold more of a card than SGLang would leave free: then less is left for it than it needs."""
+    return device.gpu.used * gpu_memory.MEBI > device.gpu.mebibytes * gpu_memory.MEBI - gpu_memory.usable(device, args)
+
+
 def plan(config: Config, model: ModelFacts, devices: list[Device]) -> Plan:
     """The flags of one server on its devices. PlainError with a line for everything that can't work."""
     args, size = config.servers.args, len(devices)
@@ -116,7 +164,7 @@ def plan(config: Config, model: ModelFacts, devices: list[Device]) -> Plan:
     problems = model_problems(config, model, devices)
     if problems:
         raise PlainError("\n".join(problems))
-    fit = gpu_memory.fit(model, devices, flags, _answer_tokens(config))
+    fit = gpu_memory.fit(model, devices[: _shards(config)], flags, _answer_tokens(config))
     reasons = [
         f"model: {model.kind}{_quantized(model)}, {model.architecture or model.model_type}",
         f"memory: {fit.line()}",
@@ -133,13 +181,15 @@ def model_problems(config: Config, model: ModelFacts, devices: list[Device]) -> 
     flags: Mapping[str, Any] = {**gpu_flags.choose(config, model, devices[0]).flags, **args}
     found = gpu_flags.refused(args, config, model, devices[0])
     parallel = any(name in args for name in PARALLEL_SIZES)
-    if not parallel and (problem := gpu_memory.heads_problem(model, len(devices))):
-        found.append(problem)
+    split = _size(args, TENSOR) if parallel else len(devices)
+    if problem := gpu_memory.heads_problem(model, split):
+        key = "servers.args.tp-size" if parallel else "servers.gpus_per_server"
+        found.append(f"{key}: {problem}")
     asked = args.get("context-length")
     stretched = "json-model-override-args" in args or LONGER_CONTEXT in os.environ
     if isinstance(asked, int) and model.context is not None and asked > model.context and not stretched:
         found.append(f"servers.args.context-length: {asked:,} is more than the model's own {model.context:,}; lower it")
-    elif problem := gpu_memory.fit(model, devices, flags, _answer_tokens(config)).problem:
+    elif problem := gpu_memory.fit(model, devices[: _shards(config)], flags, _answer_tokens(config)).problem:
         found.append(problem)
     return found
 

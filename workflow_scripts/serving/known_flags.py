@@ -110,7 +110,9 @@ def mistakes(given: Mapping[str, Any], known: Known, users: Iterable[str]) -> li
     of_user = set(users)
     found = []
     for name, value in given.items():
-        where = f"servers.args.{name}" if name in of_user else f"--{name}, which Draftmill sets"
+        where = (
+            f"servers.args.{name}" if name in of_user else f"--{name}, which Draftmill sets unless servers.args does"
+        )
         if name not in known.flags:
             found.append(f"{where}: SGLang {known.version} has no such flag{_meant(name, known)}")
             continue

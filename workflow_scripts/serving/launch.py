@@ -15,6 +15,7 @@ import orjson
 
 from workflow_scripts import files
 from workflow_scripts.errors import PlainError
+from workflow_scripts.serving.model_facts import config_of
 
 LAUNCHER = Path(__file__).with_name("sglang_server.py")
 KEY_FILE_VARIABLE = "DRAFTMILL_SERVER_KEY_FILE"
@@ -46,6 +47,8 @@ MANAGED = {
     "revision": "set model.revision",
     "served-model-name": "it follows from model.path",
     "enable-metrics": "it is always on",
+    "base-gpu-id": "each server sees its own GPUs only; CUDA_VISIBLE_DEVICES says which are used",
+    "gpu-id-step": "each server sees its own GPUs only; CUDA_VISIBLE_DEVICES says which are used",
     "config": "write the flags themselves into servers.args",
     "tokenizer-worker-num": "SGLang checks no API key with several tokenizer workers",
 }
@@ -141,7 +144,7 @@ def _words(name: str, value: Any) -> list[str]:
 
 
 def _checkpoint_dtype(model: Path) -> str | None:
-    config = files.read_json(model / "config.json")
+    config = config_of(model)
     dtype = config.get("dtype") or config.get("torch_dtype")  # newer and older transformers
     return str(dtype) if dtype else None
 
@@ -151,7 +154,7 @@ def vocabulary(model: Path) -> int | None:
 
     Models of several parts (vision, say) hold it in `text_config`.
     """
-    config = files.read_json(model / "config.json")
+    config = config_of(model)
     parts = [config, config.get("text_config")]
     sizes = [part["vocab_size"] for part in parts if isinstance(part, dict) and isinstance(part.get("vocab_size"), int)]
     return sizes[0] if sizes else None
@@ -167,7 +170,7 @@ def tags(path: Path | None, texts: Collection[str]) -> dict[str, int]:
     """Which of the texts are tokens of the model's own, and their ids, as its tokenizer.json says; none without one."""
     if path is None:
         return {}
-    added = files.read_json(path).get("added_tokens", [])
+    added = files.read_json(path, remedy="copy the model's files anew").get("added_tokens", [])
     return {token["content"]: token["id"] for token in added if token["content"] in texts}
 
 
@@ -194,11 +197,11 @@ def environ(engine: str, key_file: Path, gpus: Sequence[str], more: Mapping[str,
         # (measured on two cores: 41 small matrix products a second, 1,134 where they sleep).
         kept.setdefault("OMP_WAIT_POLICY", "passive")
     kept.pop("PYTHONPATH", None)
-    kept.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the order of nvidia-smi, where cards are of several kinds
     return kept | {
         **(more or {}),
         ENGINE_VARIABLE: engine,
         KEY_FILE_VARIABLE: str(key_file),
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # the order of nvidia-smi, by which the GPUs are numbered here
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
         "HF_HUB_OFFLINE": "1",  # the model is a local folder by now
         "PYTHONUNBUFFERED": "1",

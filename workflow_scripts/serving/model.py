@@ -58,7 +58,7 @@ def checked(folder: Path, named: str) -> Path:
     if not (folder / "config.json").is_file():
         raise PlainError(f"model.path: {named} has no config.json (looked in {folder}): it is no model's folder")
     index = folder / "model.safetensors.index.json"
-    wanted = set(files.read_json(index)["weight_map"].values()) if index.is_file() else set()
+    wanted = set(files.read_json(index, "weight_map")["weight_map"].values()) if index.is_file() else set()
     missing = sorted(name for name in wanted if not (folder / name).is_file())
     if missing:
         raise PlainError(f"model.path: {named} lacks {len(missing)} of its weight files, {missing[0]} among them")

@@ -14,6 +14,7 @@ from workflow_scripts import files
 
 CACHED = ("full_attention", "attention", "sliding_attention", "chunked_attention")
 LINEAR = ("linear_attention", "mamba", "mamba2", "kda", "gdn")
+SINKS = ("add_swa_attention_sink_bias", "add_full_attention_sink_bias", "learnable_sink")
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -21,8 +22,9 @@ BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 class ModelFacts:
     """A model as its config.json and files describe it. Sizes in bytes; None or 0 where the config doesn't tell.
 
-    `traits` are of: moe, hybrid (linear attention or Mamba beside attention), mla, multimodal. `quantization` is one of
-    none, fp8, fp8_block, nvfp4, or the config's own word.
+    `traits` are of: moe, hybrid (linear attention or Mamba beside attention), mla, sparse (attention with an indexer),
+    sinks (attention with learned sinks), multimodal. `quantization` is one of none, fp8, fp8_block, nvfp4, or the
+    config's own word.
     """
 
     architecture: str
@@ -32,6 +34,7 @@ class ModelFacts:
     weights: int
     context: int | None
     heads: int | None
+    kv_heads: int | None
     kv_token: int | None  # of a token, in all layers, at two bytes a number
     state: int | None  # of a request's linear-attention state, in all layers
     template: str | None
@@ -43,9 +46,15 @@ class ModelFacts:
         return " ".join(parts) or "dense"
 
 
+def config_of(folder: Path) -> dict[str, Any]:
+    """A model's config.json. PlainError if there is none, or it is damaged."""
+    config: dict[str, Any] = files.read_json(folder / "config.json", remedy="copy the model's files anew")
+    return config
+
+
 def read(folder: Path, template: str | None = None) -> ModelFacts:
     """The facts of a model's folder; `template` stands in for its own chat template."""
-    config = files.read_json(folder / "config.json")
+    config = config_of(folder)
     weights = [path for path in folder.glob("*.safetensors") if not path.name.startswith("consolidated")]
     size = sum(path.stat().st_size for path in weights or folder.glob("*.safetensors"))
     return of(config, size, template if template is not None else chat_template(folder))
@@ -56,15 +65,17 @@ def of(config: Mapping[str, Any], weights: int, template: str | None) -> ModelFa
     text = config.get("text_config")
     inner: Mapping[str, Any] = text if isinstance(text, dict) else config
     layers = _layers(inner)
-    architectures = config.get("architectures") or inner.get("architectures") or [""]
+    architectures = config.get("architectures") or inner.get("architectures")
     return ModelFacts(
-        architecture=str(architectures[0]),
+        architecture=str(architectures[0]) if architectures and isinstance(architectures, list) else "",
         model_type=str(inner.get("model_type") or config.get("model_type") or ""),
         traits=_traits(config, inner, layers),
         quantization=_quantization(config, inner),
         weights=weights,
         context=_context(inner),
         heads=_whole(inner, "num_attention_heads"),
+        # MLA keeps one compressed vector for all heads.
+        kv_heads=None if _whole(inner, "kv_lora_rank") else _whole(inner, "num_key_value_heads"),
         kv_token=_kv_token(inner, sum(layer in CACHED for layer in layers)),
         state=_state(inner, sum(layer in LINEAR for layer in layers)),
         template=template,
@@ -124,6 +135,8 @@ def _traits(config: Mapping[str, Any], inner: Mapping[str, Any], layers: list[st
         "moe": experts > 1,
         "hybrid": any(layer in LINEAR for layer in layers),
         "mla": _whole(inner, "kv_lora_rank") is not None,
+        "sparse": _whole(inner, "index_topk") is not None,  # is_deepseek_dsa
+        "sinks": any(inner.get(key) for key in SINKS),  # ModelConfig._detect_attention_sinks
         "multimodal": any(isinstance(config.get(part), dict) for part in ("vision_config", "audio_config")),
     }
     return frozenset(name for name, there in found.items() if there)

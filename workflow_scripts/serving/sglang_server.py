@@ -18,6 +18,7 @@ import importlib
 import json
 import logging
 import os
+import shutil
 import sys
 import types
 from pathlib import Path
@@ -126,6 +127,8 @@ def check_imports() -> None:
         import sgl_kernel  # noqa: F401
         import torch
 
+        if shutil.which("ninja") is None:
+            sys.exit("error: No such file or directory: 'ninja'")  # as it is said where a kernel is built
         if torch.version.cuda is None:
             sys.exit(f"error: torch {torch.__version__} is a build without CUDA")
         if os.path.exists("/proc/driver/nvidia/version"):  # noqa: PTH110

@@ -28,6 +28,7 @@ HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 RATE_LIMIT = re.compile(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d+)")
 CARDS = ("README.md", ".huggingface.yaml")  # the later one's keys win, as in `datasets`
 TIMEOUT = 30.0  # seconds of silence
+KNOCK_SECONDS = 10.0
 WAITS = (1.0, 2.0, 4.0, 8.0)  # seconds before the second try, the third, ...
 MOST_WAITED = 60.0  # seconds, for one answer
 # The hub lists no more than some thousands of files with a repository's info; beyond that the tree is listed by pages.
@@ -111,6 +112,17 @@ def _look_up(dataset: str, revision: str | None) -> tuple[str, dict[str, HubFile
 def endpoint() -> str:
     """The hub's address: HF_ENDPOINT as it is now; huggingface_hub reads it when it is imported."""
     return (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
+
+
+def unreachable() -> str | None:
+    """Why the hub can't be reached, tried once; None where it answers, whatever that is, or is not to be asked."""
+    try:
+        huggingface_hub.get_session().head(endpoint(), timeout=KNOCK_SECONDS)
+    except errors.OfflineModeIsEnabled:
+        return None
+    except httpx2.TransportError as error:
+        return " ".join(str(error).split()) or type(error).__name__
+    return None
 
 
 def token() -> str | None:

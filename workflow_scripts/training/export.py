@@ -18,6 +18,7 @@ from workflow_scripts.errors import PlainError
 from workflow_scripts.jobs import run_job, say, timed
 from workflow_scripts.prompts import manifest_file
 from workflow_scripts.publishing.restore import restore_training
+from workflow_scripts.reporting.accounting import check_file
 from workflow_scripts.reporting.table import training_lines
 from workflow_scripts.run import Run
 from workflow_scripts.serving import builds
@@ -27,7 +28,7 @@ from workflow_scripts.training.shards import Origin, Shards, entry, writers
 
 SPLITS = ("train", "eval")
 REMEDIES = {
-    "generated": "Move the chunk's files and its journal away to make it again",
+    "generated": "Move the files of chunk {chunk} and its journal away to make it again",
     "recorded": "The tokenizer is not the model's: see model.tokenizer",
 }
 TORCH_FILES = Path(__file__).with_name("torch_files.py")
@@ -101,7 +102,9 @@ def _answered(run: Run) -> tuple[Origin, Iterable[Mapping[str, Any]]]:
 
 def _completions(run: Run, chunks: list[str]) -> Iterator[Mapping[str, Any]]:
     for chunk in chunks:
-        yield from files.read_jsonl_zst(run.completions(chunk))
+        check_file(run.completions(chunk), files.read_json(run.sidecar(chunk), "completions")["completions"])
+        for answered in files.read_jsonl_zst(run.completions(chunk)):
+            yield {**answered, "chunk": chunk}
 
 
 def _set_apart(run: Run) -> set[str]:
@@ -113,11 +116,16 @@ def _set_apart(run: Run) -> set[str]:
 
 
 def _torch_files(run: Run, folder: Path, size: int) -> list[Path]:
-    """What torch must write, by the environment of the servers that are launched here; else how to make it is said."""
-    if run.config.training.answers == "recorded" or run.config.servers.urls:
+    """What torch must write, by the environment of the servers that are launched here; else how to make it is said.
+
+    Where answers came from elsewhere, none need be here, nor can be without a GPU: it is not built for this.
+    """
+    python = None
+    if run.config.training.answers == "generated" and not run.config.servers.urls:
+        python = builds.python_here(run.config.servers)
+    if python is None:
         say(f"no servers' environment: `PYTHON {TORCH_FILES} {folder} {size}` with any torch writes the .pt files")
         return []
-    python = builds.ensure(run.config.servers).python
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [python, "-P", TORCH_FILES, folder, str(size)], env=environ, check=False, capture_output=True, text=True
@@ -147,7 +155,7 @@ def main() -> None:
         files.write_json(index, result)
         if not result["on_policy"]:
             say("off-policy: the datasets' own answers")
-        for name, value in training_lines(result, result["rows"]):
+        for name, value in training_lines(result, result["rows"], result["dropped"]):
             say(f"{name}: {value}")
 
 

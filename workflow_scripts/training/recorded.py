@@ -34,7 +34,8 @@ class Recorded:
         locked = exclude.recorded_inputs(run).get("tokenizer") or tokenizers.look_up(config)
         tokenizer, found = tokenizers.load(config, locked)
         template = tokenizers.template_text(config)
-        self.fingerprint = digest({"recorded": [FORM, [entry["sha256"] for entry in found], template]}, 64)
+        sampling = config.sampling.model_dump(exclude_defaults=True)  # with the template's variables
+        self.fingerprint = digest({"recorded": [FORM, [entry["sha256"] for entry in found], template, sampling]}, 64)
         self._renderings = Renderings(tokenizer)
 
     def conversations(self) -> Iterator[dict[str, Any]]:

@@ -41,13 +41,14 @@ class Row(NamedTuple):
 class Rows:
     """Makes rows of answered prompts, by the config's `training`; counts what is dropped and what windows cost.
 
-    `vocabulary`: token ids are below it; None where it is not known. `remedy` is what to do about a turn that is none.
+    `vocabulary`: token ids are below it; None where it is not known. `remedy` is what to do about a turn that is none,
+    and may name the completion's fields in braces.
     """
 
     def __init__(self, training: Training, vocabulary: int | None, remedy: str) -> None:
         self._remedy = remedy
         self.account = Account()
-        self.costs = Costs()
+        self.costs = Costs(training.min_supervised_tokens)
         self._training = training
         self._below = INT32 if vocabulary is None else vocabulary
         self._of_source = Counter[str]()
@@ -65,9 +66,12 @@ class Rows:
             if turn["class"] not in training.keep:
                 self.account.drop(f"class {turn['class']}", len(response))
                 continue
-            ids = self._checked(f"prompt {answered['prompt_id']}, turn {number}", turn)
+            ids = self._checked(answered, number)
             if len(response) < training.min_supervised_tokens:
                 self.account.drop("below min_supervised_tokens", len(response))
+                continue
+            if self._of_source[source] == training.source_rows.get(source):
+                self.account.drop("over source_rows", len(response))
                 continue
             self.costs.add(len(prompt), len(response))
             start, end = cut(len(prompt), len(response), training.max_tokens, training.longer)
@@ -76,9 +80,6 @@ class Rows:
                 dropped = training.longer == "drop"
                 reason = "longer than max_tokens" if dropped else "cut below min_supervised_tokens"
                 self.account.drop(reason, len(response))
-                continue
-            if self._of_source[source] == training.source_rows.get(source):
-                self.account.drop("over source_rows", len(response))
                 continue
             self._of_source[source] += 1
             self.account.keep(kept, len(response) - kept)
@@ -92,22 +93,26 @@ class Rows:
                 len(prompt) - start,
             )
 
-    def _checked(self, where: str, turn: Mapping[str, Any]) -> NDArray[np.int32]:
+    def _checked(self, answered: Mapping[str, Any], number: int) -> NDArray[np.int32]:
         """The turn's ids, prompt and response. PlainError if trainers would learn from what is none, or crash on it."""
+        turn = answered["turns"][number]
         prompt, response = turn["prompt_token_ids"], turn["response_token_ids"]
+        where, remedy = f"prompt {answered['prompt_id']}, turn {number}", self._remedy.format_map(answered)
         try:
-            ids = np.array(prompt + response, dtype=np.int64)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise PlainError(f"{where}: its token ids are no numbers. {self._remedy}") from error
+            ids = np.array(prompt + response)  # asked for integers, numpy would make some of 1.5 and of true
+            if len(ids) and ids.dtype.kind not in "iu":
+                raise TypeError(ids.dtype)
+        except (TypeError, ValueError) as error:
+            raise PlainError(f"{where}: its token ids are no integers. {remedy}") from error
         if not prompt or ids.min() < 0 or ids.max() >= self._below:
             odd = f"token id {ids[(ids < 0) | (ids >= self._below)][0]}" if prompt else "a prompt without tokens"
-            raise PlainError(f"{where}: {odd}, and the vocabulary has ids from 0 to {self._below - 1}. {self._remedy}")
+            raise PlainError(f"{where}: {odd}, and the vocabulary has ids from 0 to {self._below - 1}. {remedy}")
         usage = turn.get("usage")
         if usage and (len(prompt), len(response)) != (usage["prompt_tokens"], usage["completion_tokens"]):
             raise PlainError(
                 f"{where}: it has {len(prompt)} and {len(response)} token ids, and its usage says "
-                f"{usage['prompt_tokens']} and {usage['completion_tokens']}. {self._remedy}"
+                f"{usage['prompt_tokens']} and {usage['completion_tokens']}. {remedy}"
             )
         if not response and turn["class"] != "empty":
-            raise PlainError(f"{where}: its class is {turn['class']}, and its mask would have no ones. {self._remedy}")
+            raise PlainError(f"{where}: its class is {turn['class']}, and its mask would have no ones. {remedy}")
         return ids.astype(np.int32)

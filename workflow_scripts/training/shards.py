@@ -167,9 +167,11 @@ class Shards:
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        """Finish the last shard; after an error, leave none that is cut."""
+        """Finish the last shard; after an error, leave none: a part of an export could pass for the whole."""
         if exc[0] is not None:
             self._open.__exit__(*exc)
+            for finished in self.entries:
+                (self._folder / finished["path"]).unlink(missing_ok=True)
             return
         if self._group:
             self._write_group()

@@ -32,9 +32,13 @@ def supervised(prompt: int, start: int, end: int) -> int:
 
 
 class Costs:
-    """What each window would cost of the rows that are kept for everything else."""
+    """What each window would cost of the rows that are kept for everything else.
 
-    def __init__(self) -> None:
+    A row that a window leaves fewer than `least` supervised tokens of is lost as a whole.
+    """
+
+    def __init__(self, least: int) -> None:
+        self._least = least
         self._rows = dict.fromkeys(WINDOWS, 0)
         self._lost = {window: dict.fromkeys(LONGER, 0) for window in WINDOWS}
         self._tokens = 0
@@ -48,7 +52,7 @@ class Costs:
             self._rows[window] += 1
             for longer in LONGER:
                 kept = supervised(prompt, *cut(prompt, response, window, longer))
-                self._lost[window][longer] += response - kept
+                self._lost[window][longer] += response - (kept if kept >= self._least else 0)
 
     def report(self) -> list[dict[str, Any]]:
         """Of each window: rows that are longer, and supervised tokens lost, with their share, by the way to cut."""
