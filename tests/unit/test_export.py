@@ -101,6 +101,7 @@ def test_without_rows_there_are_no_shards(tmp_path: Path) -> None:
         write_chunk(run, chunk, [])
     index = export(run, tmp_path / "shards")
     assert (index["files"], index["rows"], index["windows"][0]["share"]["right"]) == ([], 0, 0.0)
+    assert dict(training_lines(index, 0, {}))["training rows"] == "NONE: no turn passes the config's `training`"
 
 
 BROKEN = {

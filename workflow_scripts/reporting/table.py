@@ -41,7 +41,8 @@ def training_lines(told: dict[str, Any], rows: int, turns_dropped: dict[str, int
     costs = ", ".join(
         f"{cost['window']:,}: {cost['share']['right']:.1%}" for cost in told["windows"] if cost["longer_rows"]
     )
-    lines = [("training rows", f"{rows:,} with {told['supervised_tokens']:,} supervised tokens")]
+    kept = f"{rows:,} with {told['supervised_tokens']:,} supervised tokens"
+    lines = [("training rows", kept if rows else "NONE: no turn passes the config's `training`")]
     if turns:
         lines.append(("turns, dropped", turns))
     if dropped:
