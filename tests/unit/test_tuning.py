@@ -28,7 +28,7 @@ from workflow_scripts.serving.flags import SPEED_FLAGS
 from workflow_scripts.serving.known_flags import Known, mistakes
 from workflow_scripts.tuning import candidates, winner
 from workflow_scripts.tuning.answers import Probe, Token, compare, likeness, read
-from workflow_scripts.tuning.candidates import Candidate, laid_over, name_of
+from workflow_scripts.tuning.candidates import Candidate, laid_over, name_of, together
 from workflow_scripts.tuning.decide import Measured, Race
 from workflow_scripts.tuning.measure import Outcome, read_metrics
 from workflow_scripts.tuning.report import Row, answer_length, table, to_json
@@ -137,6 +137,19 @@ def test_names_tell_flags_apart(args: dict[str, Any]) -> None:
     name = name_of(args)
     assert name.count(",") == len(args) - 1 and all(flag in name for flag in args)
     assert name_of({"a": None, "b": True, "c": -1}) == "without a, b, c=-1"
+
+
+def test_what_is_better_is_put_together_unless_it_contradicts_or_was_tried() -> None:
+    radix, some, more = (
+        Candidate("radix_off", {"disable-radix-cache": True}),
+        Candidate("running_64", {"max-running-requests": 64}),
+        Candidate("running_128", {"max-running-requests": 128}),
+    )
+    both = {"max-running-requests": 128, "disable-radix-cache": True}
+    assert together([more, some, radix], [more, some, radix]) == Candidate("running_128 + radix_off", both)
+    assert together([some, more], [some, more]) is None and together([radix], [radix]) is None
+    assert together([], []) is None
+    assert together([more, radix], [more, radix, Candidate("mine", both)]) is None
 
 
 # --- the sample ---
@@ -297,6 +310,7 @@ def report(mine: Config, *rows: Row) -> dict[str, Any]:
         if row.failed or row.otherwise:
             race.drop(row.candidate.name)
     facts = {"run": "r-1", "version": "0.5.23", "servers": 8, "sample": 500, "answers": 3_600_000}
+    facts |= {"speed_of_servers": {f"server {number}": 1.0 for number in range(8)}, "unusable_servers": {}}
     return to_json(mine, list(rows), race, facts)
 
 
@@ -327,9 +341,44 @@ def test_the_report_tells_the_whole_runs_cost_and_how_sure_it_is() -> None:
     assert rows["as_is"]["retracted"] == 3 and rows["as_is"]["truncated"] == 0.25
     assert rows["no"]["out_of_memory"] and not rows["odd"]["out_of_memory"]
     text = "\n".join(table(told))
-    for words in ("1,000 ± ", "60/64", "25%", "200.0 GPU-h, 12.5 h", "<- best", "OTHER ANSWERS", "CUDA out of memory"):
+    for words in (
+        "1,000 ± ",
+        "60/64",
+        "25%",
+        "200.0 GPU-h, 12.5 h ± ",
+        "<- best",
+        "OTHER ANSWERS",
+        "CUDA out of memory",
+    ):
         assert words in text, text
     assert "best: fast, +100.0%" in text
+
+
+def test_servers_of_unequal_speed_are_told_and_share_the_whole_run() -> None:
+    alike = report(config(), Row(Candidate("as_is"), [("server 0", 1, outcome(1000.0))]))
+    slow = {"server 0": 1.0, "server 1": 0.7, "server 2": 1.0}
+    facts = {key: alike[key] for key in ("run", "version", "sample", "answers")} | {"servers": 3}
+    race = Race(["as_is"], rounds=1)
+    race.next_round()
+    race.add("as_is", Measured(1000.0, 10.0, 60.0))
+    rows = [Row(Candidate("as_is"), [("server 0", 1, outcome(1000.0))])]
+    more = {"speed_of_servers": slow, "unusable_servers": {"server 3": "server 3 did not start: x"}}
+    told = to_json(config(), rows, race, facts | more)
+    assert told["candidates"][0]["whole_run"]["hours"] == pytest.approx(100 / 2.7, abs=0.001)
+    assert told["candidates"][0]["whole_run"]["gpu_hours"] == pytest.approx(300 / 2.7, abs=0.01)
+    text = "\n".join(table(told))
+    assert "which tokens/s is of: server 1 70%" in text and "server 3 could not be used: server 3 did not start" in text
+
+
+def test_prompts_that_failed_are_noted() -> None:
+    told = report(config(), Row(Candidate("as_is"), [("server 0", 1, outcome(9.0, failed={"too_long": 7}))]))
+    assert "  note: prompts failed: as_is (7)" in table(told)
+
+
+def test_who_was_not_measured_when_it_was_cut_short_is_no_failure() -> None:
+    told = report(config(), Row(Candidate("as_is"), [("server 0", 1, outcome(9.0))]), Row(Candidate("later")))
+    assert told["candidates"][1]["standing"] == "not_measured" and told["winner"]["name"] == "as_is"
+    assert any(line.split() == ["later", "-", "it", "was", "not", "measured"] for line in table(told))
 
 
 def test_on_the_cpu_there_are_no_gpu_hours() -> None:
@@ -358,7 +407,7 @@ def test_where_none_can_be_used_there_is_no_winner() -> None:
 
 def tuned_run(tmp_path: Path, told: Any) -> Run:
     run = Run(tmp_path / "r", config(**{"servers.tuned": True, "servers.args": {"page-size": 1, "dtype": "bfloat16"}}))
-    files.write_json(winner.path(run), told)
+    files.write_json(winner.path(run), {"run": "r"} | told)
     return run
 
 
@@ -382,6 +431,29 @@ def test_no_tuning_is_a_plain_error_that_says_what_to_do(tmp_path: Path) -> None
     winner.require(Run(tmp_path / "r", config()))
 
 
+@pytest.mark.parametrize(
+    ("told", "mistake"),
+    [
+        ({"run": "other-1", "winner": {"name": "x", "args": {}}}, "is of another run, other-1: say `snakemake"),
+        (
+            {"winner": {"name": "x", "args": {"page-size": {"a": 1}}}},
+            "winner.args.page-size is no value of a flag: say",
+        ),
+        ({"winner": ["x"]}, "names no candidate"),
+    ],
+)
+def test_a_tuning_that_is_not_this_runs_is_refused(tmp_path: Path, told: dict[str, Any], mistake: str) -> None:
+    with pytest.raises(PlainError, match=mistake):
+        winner.found(tuned_run(tmp_path, told))
+
+
+def test_a_torn_tuning_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    run = tuned_run(tmp_path, {})
+    winner.path(run).write_bytes(winner.path(run).read_bytes()[:5])
+    with pytest.raises(PlainError, match=r"is not valid JSON .*; say `snakemake --cores all tune`"):
+        winner.found(run)
+
+
 def test_tuning_is_no_part_of_the_runs_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DRAFTMILL_HOME", str(tmp_path / "home"))
@@ -391,7 +463,7 @@ def test_tuning_is_no_part_of_the_runs_identity(tmp_path: Path, monkeypatch: pyt
     plan = start.plan(with_changes(changes), "my.yaml")
     assert plan.run.name == plain.run.name
     assert plan.with_tuned(tunes=False) == plan  # as long as there is nothing to lay over
-    files.write_json(winner.path(plan.run), {"winner": {"name": "x", "args": {"page-size": 64}}})
+    files.write_json(winner.path(plan.run), {"run": plan.run.name, "winner": {"name": "x", "args": {"page-size": 64}}})
     tuned = plan.with_tuned(tunes=False)
     assert tuned.config.servers.args == {"page-size": 64} == tuned.run.config.servers.args
     assert tuned.run.name == plan.run.name and tuned.tuned == "x" and plan.with_tuned(tunes=True) == plan

@@ -9,6 +9,7 @@ import pytest
 from tests.standin.project import Project
 from tests.standin.tuning import told, tunable
 from tests.standin.waiting import until
+from workflow_scripts import files
 
 CANDIDATES: list[dict[str, Any]] = [
     {"name": "fast", "args": {"schedule-conservativeness": 2.0}},
@@ -92,13 +93,14 @@ def test_what_cannot_be_tuned_or_is_not_tuned_is_a_plain_error(fresh: Project) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_tuning_that_is_ended_leaves_nothing_and_the_same_line_does_it_again(
+def test_a_tuning_that_is_ended_keeps_what_it_measured_and_the_same_line_does_it_again(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    project = tunable(tmp_path / "project", 400, [], seconds=60, rounds=1)
+    slow = [{"name": "slow", "args": {"schedule-conservativeness": 0.9}}]
+    project = tunable(tmp_path / "project", 1000, slow, seconds=3, rounds=1)
     try:
         running = project.start("tune")
-        until(lambda: "tune: as_is on server 0" in running.output and project.made.server(0).joinpath("key").exists())
+        until(lambda: "tune: slow on server 0" in running.output and project.made.server(0).joinpath("key").exists())
         if number == signal.SIGINT:
             running.signal_all(number)
         else:
@@ -106,9 +108,18 @@ def test_a_tuning_that_is_ended_leaves_nothing_and_the_same_line_does_it_again(
         assert running.wait().code != 0
         project.no_process_left()
         assert not (project.made.folder / "tuning.json").exists()
-        project.config["tune"]["seconds"] = 1
+        partial = project.made.folder / "tuning.partial.json"
+        rows = {row["name"]: row for row in files.read_json(partial)["candidates"]}
+        assert rows["as_is"]["tokens_per_second"] > 0 and rows["slow"]["standing"] == "not_measured"
+        if number != signal.SIGKILL:
+            assert running.output.count("  slow ") == 1 and "tune: cut short; this was measured" in running.output
+        project.config["servers"]["tuned"] = True
+        unused = project.run()
+        assert unused.code != 0 and "tuning.json is not there" in unused.output
+        project.config["tune"] |= {"seconds": 1, "candidates": []}
         result = project.run("tune")
         assert result.code == 0 and told(project)["winner"]["name"] == "as_is", result.output
+        assert not partial.exists() and not partial.with_suffix(".txt").exists()
         project.no_process_left()
     finally:
         project.end_processes()
@@ -121,7 +132,8 @@ def test_where_no_candidate_works_all_reasons_are_told(tmp_path: Path) -> None:
         result = project.run("tune")
         assert result.code != 0 and "Traceback" not in result.output, result.output
         assert result.lines("error: no candidate could be used:") and "CUDA out of memory" in result.output
-        assert told(project)["winner"] is None
+        assert not (project.made.folder / "tuning.json").exists()  # an earlier one would have stayed
+        assert files.read_json(project.made.folder / "tuning.partial.json")["winner"] is None
         project.no_process_left()
     finally:
         project.end_processes()

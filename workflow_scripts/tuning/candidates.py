@@ -1,7 +1,7 @@
 """Which flags are tried: the servers as they are, Draftmill's own list, and the user's."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,6 +68,18 @@ def listing(config: Config, hybrid: bool, flags_of: Callable[[Config], Mapping[s
         if names.count(name) > 1:
             raise PlainError(f"tune.candidates: two are called {name!r}; give one another name")
     return _distinct(config, found, flags_of)
+
+
+def together(better: Iterable[Candidate], tried: Iterable[Candidate]) -> Candidate | None:
+    """The flags of several at once; of those that set the same flag only the first. None if that is nothing new."""
+    args: dict[str, Any] = {}
+    names = []
+    for candidate in better:
+        if not args.keys() & candidate.args.keys():
+            args |= candidate.args
+            names.append(candidate.name)
+    new = len(names) > 1 and all(args != candidate.args for candidate in tried)
+    return Candidate(" + ".join(names), args) if new else None
 
 
 def _users(config: Config) -> list[Candidate]:

@@ -100,6 +100,12 @@ class Outcome:
     client: float
 
     @property
+    def failed_of(self) -> tuple[int, int]:
+        """How many prompts failed, and of how many that ended."""
+        failed = sum(self.failed.values())
+        return failed, failed + len(self.answers)
+
+    @property
     def truncated(self) -> float | None:
         """The share of turns that max_tokens cut."""
         turns = sum(self.classes.values())
@@ -162,8 +168,8 @@ class Load:
                     was_steady = self._watch.steady_from is not None
                     # Each turn's first token comes with its prompt, and is in no counter of those that follow.
                     seen = replace(seen, tokens=seen.tokens + counted.classes.total())
-                    ended = len(counted.answers) + counted.failed.total()
-                    if self._watch.is_enough(seen, in_flight(self._lease.folder), ended):
+                    flying = in_flight(self._lease.folder)
+                    if self._watch.is_enough(seen, flying, len(counted.answers), counted.failed.total()):
                         return
                     if not was_steady:
                         self._before_steady = counted.copy()

@@ -5,8 +5,10 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from workflow_scripts import files
 from workflow_scripts.config import Config
 from workflow_scripts.serving.causes import is_out_of_memory
 from workflow_scripts.serving.service_log import EXCEPTION
@@ -58,8 +60,17 @@ def answer_length(rows: Sequence[Row]) -> Length | None:
     return Length(sum(outcome.tokens for outcome in steady) / len(lengths), SURE * varied / math.sqrt(len(lengths)))
 
 
+def save(path: Path, told: dict[str, Any]) -> None:
+    """tuning.json at this path, and the table beside it."""
+    files.write_bytes(path.with_suffix(".txt"), "".join(f"{line}\n" for line in table(told)).encode())
+    files.write_json(path, told)
+
+
 def to_json(config: Config, rows: Sequence[Row], race: Race, facts: dict[str, Any]) -> dict[str, Any]:
-    """tuning.json, but for `facts`, which are told as they are: run, version, servers, answers (of the whole run)."""
+    """tuning.json, but for `facts`, which are told as they are.
+
+    run, version, servers, speed_of_servers (against the middle one), answers (of the whole run), and more.
+    """
     speeds, length = race.speeds(), answer_length(rows)
     best = race.best()
     winner = next((row.candidate for row in rows if row.candidate.name == best), None)
@@ -96,10 +107,10 @@ def _row(
     elif row.otherwise is not None:
         standing = "other_answers"
     else:
-        standing = race.standing(name) if speed is not None else "failed"
+        standing = race.standing(name) if speed is not None else "not_measured"
     whole = None
     if speed is not None and speed.rate > 0 and length is not None:
-        hours = facts["answers"] * length.mean / (speed.rate * facts["servers"]) / 3600
+        hours = facts["answers"] * length.mean / (speed.rate * sum(facts["speed_of_servers"].values())) / 3600
         whole = {
             "hours": round(hours, 3),
             "days": round(hours / 24, 3),
@@ -180,6 +191,7 @@ STANDINGS = {
     "slower": "",
     "other_answers": "OTHER ANSWERS",
     "failed": "failed",
+    "not_measured": "",
 }
 
 
@@ -191,7 +203,7 @@ def table(told: dict[str, Any]) -> list[str]:
     head = (
         f"  {'':<{wide}} {'tokens/s':>16} {'per GPU' if on_gpus else '':>9} {'seats':>11} {'retracted':>9} {'cut':>5}"
     )
-    lines = [f"{told['run']}: {len(rows)} candidates", f"{head} {'the whole run':>24}"]
+    lines = [f"{told['run']}: {len(rows)} candidates", f"{head} {'the whole run':>30}"]
     for row in rows:
         lines += _line(row, wide)
     best = told["winner"]
@@ -222,9 +234,10 @@ def _line(row: dict[str, Any], wide: int) -> list[str]:
             f"{60 * hours:,.0f} min" if hours < 2 else f"{hours:,.1f} h" if hours < 48 else f"{hours / 24:,.1f} days"
         )
         takes = f"{whole['gpu_hours']:,.1f} GPU-h, {takes}" if whole["gpu_hours"] is not None else takes
+        takes = f"{takes} ± {whole['spread']:.0%}"
     line = (
         f"  {row['name']:<{wide}} {speed:>16} {'' if gpu is None else format(gpu, ',.0f'):>9} {seats:>11} "
-        f"{row['retracted']:>9} {cut:>5} {takes:>24}  {STANDINGS[row['standing']]}"
+        f"{row['retracted']:>9} {cut:>5} {takes:>30}  {STANDINGS[row['standing']]}"
     )
     return [line, *([f"  {'':<{wide}}   {_in_short(row['reason'])}"] if row["reason"] else [])]
 
@@ -250,6 +263,14 @@ def notes(told: dict[str, Any]) -> list[str]:
     early = [name for name, one in measurements if not one["settled"]]
     if early:
         found.append(f"{', '.join(dict.fromkeys(early))}: the work had not settled; raise tune.seconds or tune.prompts")
+    failing = [f"{row['name']} ({sum(row['failed'].values())})" for row in told["candidates"] if row["failed"]]
+    if failing:
+        found.append(f"prompts failed: {', '.join(failing)}")
+    slow = [f"{server} {share:.0%}" for server, share in told["speed_of_servers"].items() if share != 1.0]
+    if slow:
+        found.append(f"servers of another speed than the middle one, which tokens/s is of: {', '.join(slow)}")
+    for server, reason in told["unusable_servers"].items():
+        found.append(f"{server} could not be used: {_in_short(reason)}")
     length = told["tokens_per_answer"]
     if length is None:
         found.append(

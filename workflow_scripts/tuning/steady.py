@@ -40,18 +40,21 @@ class Watch:
     used_up: bool = False
     _most: int = 0  # requests that were in flight at once
 
-    def is_enough(self, look: Look, in_flight: int, ended: int) -> bool:
-        """Take one more look, with the requests in flight and the answers so far; whether it was the last."""
+    def is_enough(self, look: Look, in_flight: int, answered: int, failed: int = 0) -> bool:
+        """Take one more look, with the requests in flight, the answers and failures so far; whether it was the last.
+
+        Prompts that fail have no seat, as a rule, so they don't tell that seats have changed hands.
+        """
         self.looks.append(look)
         self._most = max(self._most, in_flight)
         if self.steady_from is None:
-            self.settled = 0 < self._most <= ended
+            self.settled = 0 < self._most <= answered
             if self.settled or look.at - self.looks[0].at > LONGEST_RAMP:
                 self.steady_from = len(self.looks) - 1
         passed = look.at - self.steady[0].at if self.steady else 0.0
         if FEWEST * self.seconds <= passed < self.seconds and (so_far := self.speed()) is not None:
             self.cut_short = self.hopeless(so_far)
-        self.used_up = self.sample - ended <= self._most  # from here on seats stay empty
+        self.used_up = self.sample - answered - failed <= self._most  # from here on seats stay empty
         return passed >= self.seconds or self.cut_short or self.used_up
 
     @property
