@@ -6,8 +6,12 @@
     --attention-backend triton        its greedy answers are others
     --mem-fraction-static F           above 0.95 it has no memory to start with
     --chunked-prefill-size 1          it dies for want of memory after a few answers
+    --chunked-prefill-size 2          it hangs after a few answers
+    --max-prefill-tokens 1            it refuses half the prompts
+    --max-prefill-tokens 2            it refuses all of them
 
-STANDIN_TUNE is a JSON object: `step` (seconds of a step with all seats taken), `mean` (tokens of an answer), `knee`.
+STANDIN_TUNE is a JSON object: `step` (seconds of a step with all seats taken), `mean` (tokens of an answer), `knee`;
+`speeds` (of servers by their numbers, as a share) and `broken` (numbers of servers that have no memory to start with).
 """
 
 import argparse
@@ -61,6 +65,11 @@ class Tunable(Server):
         if self.flags.chunked_prefill_size == 1 and self.seen >= ANSWERS_TO_DEATH:
             print(LAST_WORDS, flush=True)
             os._exit(1)
+        if self.flags.chunked_prefill_size == 2 and self.seen >= ANSWERS_TO_DEATH:
+            await asyncio.Event().wait()
+        half = len(body["messages"][-1]["content"]) > 50
+        if self.flags.max_prefill_tokens == 2 or (self.flags.max_prefill_tokens == 1 and half):
+            return web.json_response({"object": "error", "message": "the template refuses it"}, status=400)
         return await super()._chat(request)
 
     def _greedy(self, body: dict[str, Any]) -> web.Response:
@@ -87,15 +96,17 @@ def main() -> None:
     parser.add_argument("--attention-backend", default="")
     parser.add_argument("--mem-fraction-static", type=float, default=0.8)
     parser.add_argument("--chunked-prefill-size", type=int, default=2048)
+    parser.add_argument("--max-prefill-tokens", type=int, default=16384)
     flags, _ = parser.parse_known_args()
     if flags.list_flags:
         print(FLAGS.read_text())
         return
-    if flags.mem_fraction_static > 0.95:
+    asked, number = json.loads(os.environ["STANDIN_TUNE"]), Path.cwd().name
+    if flags.mem_fraction_static > 0.95 or number in asked.get("broken", []):
         raise SystemExit(LAST_WORDS)
-    asked = json.loads(os.environ["STANDIN_TUNE"])
     seats = flags.max_running_requests
     step = asked["step"] * max(1.0, seats / asked["knee"]) / flags.schedule_conservativeness
+    step /= asked.get("speeds", {}).get(number, 1.0)
     batch: Batch[asyncio.Future[None]] = Batch(seats, step, now=time.monotonic())
     server = Tunable(batch, Lengths(asked["mean"]), flags)
     key_file = os.environ.get("DRAFTMILL_SERVER_KEY_FILE")

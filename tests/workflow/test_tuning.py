@@ -1,5 +1,6 @@
 """The target `tune`, and runs that use what it found, against launched stand-ins whose flags decide their speed."""
 
+import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,74 @@ def test_a_tuning_that_is_ended_keeps_what_it_measured_and_the_same_line_does_it
         assert result.code == 0 and told(project)["winner"]["name"] == "as_is", result.output
         assert not partial.exists() and not partial.with_suffix(".txt").exists()
         project.no_process_left()
+    finally:
+        project.end_processes()
+
+
+def set_standin(project: Project, **more: Any) -> None:
+    project.env["STANDIN_TUNE"] = json.dumps(json.loads(project.env["STANDIN_TUNE"]) | more)
+
+
+def test_a_slow_gpu_and_a_broken_one_are_no_candidates_fault(tmp_path: Path) -> None:
+    """`fast` is measured on the slow server in the only round, and no candidate on the broken one."""
+    tried = [{"name": "alike", "args": {"page-size": 1}}, {"name": "fast", "args": {"schedule-conservativeness": 1.35}}]
+    project = tunable(tmp_path / "project", 2000, tried, seconds=3, rounds=1)
+    project.config["servers"]["count"] = 3
+    set_standin(project, speeds={"1": 0.6}, broken=["2"])
+    try:
+        result = project.run("tune")
+        assert result.code == 0 and "Traceback" not in result.output, result.output
+        found = told(project)
+        rows = {row["name"]: row for row in found["candidates"]}
+        assert found["winner"]["name"] == "fast", (found, result.output)
+        assert [one["server"] for one in rows["fast"]["measurements"]] == ["server 1"]
+        slow, middle = found["speed_of_servers"]["server 1"], found["speed_of_servers"]["server 0"]
+        assert slow / middle == pytest.approx(0.6, abs=0.1) and found["servers"] == 2
+        assert found["gain"]["share"] == pytest.approx(0.35, abs=0.2)
+        assert "CUDA out of memory" in found["unusable_servers"]["server 2"]
+        text = (project.made.folder / "tuning.txt").read_text()
+        assert "note: server 2 could not be used" in text and "servers of another speed" in text
+        project.no_process_left()
+    finally:
+        project.end_processes()
+
+
+def test_candidates_that_hang_or_fail_prompts_can_not_win_and_harm_nothing(tmp_path: Path) -> None:
+    tried = [
+        {"name": "hangs", "args": {"chunked-prefill-size": 2, "schedule-conservativeness": 2.0}},
+        {"name": "hangs_too", "args": {"chunked-prefill-size": 2, "schedule-conservativeness": 3.0}},
+        {"name": "refuses_half", "args": {"max-prefill-tokens": 1, "schedule-conservativeness": 3.0}},
+        {"name": "refuses_all", "args": {"max-prefill-tokens": 2, "schedule-conservativeness": 3.0}},
+    ]
+    project = tunable(tmp_path / "project", 400, tried, seconds=2, rounds=1)
+    project.config["limits"] |= {"stall": 3, "restarts_per_hour": 0}
+    try:
+        result = project.run("tune")
+        assert result.code == 0 and "Traceback" not in result.output, result.output
+        rows = {row["name"]: row for row in told(project)["candidates"]}
+        assert told(project)["winner"]["name"] == "as_is"
+        assert {row["standing"] for name, row in rows.items() if name != "as_is"} == {"failed"}
+        assert "prompts failed (" in rows["refuses_half"]["reason"], rows["refuses_half"]
+        project.no_process_left()
+        project.config["servers"]["tuned"] = True
+        after = project.run("completions")
+        assert after.code == 0, after.output
+    finally:
+        project.end_processes()
+
+
+def test_what_is_better_by_itself_is_tried_together(tmp_path: Path) -> None:
+    tried = [
+        {"name": "faster", "args": {"schedule-conservativeness": 1.6}},
+        {"name": "wider", "args": {"max-running-requests": 16}},
+    ]
+    project = tunable(tmp_path / "project", 3000, tried, seconds=2, rounds=1)
+    try:
+        result = project.run("tune")
+        assert result.code == 0, result.output
+        winner = told(project)["winner"]
+        assert set(winner["name"].split(" + ")) == {"faster", "wider"}, result.output
+        assert winner["args"] == {"schedule-conservativeness": 1.6, "max-running-requests": 16}
     finally:
         project.end_processes()
 
