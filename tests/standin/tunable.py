@@ -60,13 +60,13 @@ class Tunable(Server):
 
     async def _chat(self, request: web.Request) -> web.Response:
         body = orjson.loads(await request.read())
+        if self.flags.chunked_prefill_size == 2 and self.seen >= ANSWERS_TO_DEATH:
+            await asyncio.Event().wait()
         if body.get("logprobs"):
             return self._greedy(body)
         if self.flags.chunked_prefill_size == 1 and self.seen >= ANSWERS_TO_DEATH:
             print(LAST_WORDS, flush=True)
             os._exit(1)
-        if self.flags.chunked_prefill_size == 2 and self.seen >= ANSWERS_TO_DEATH:
-            await asyncio.Event().wait()
         half = len(body["messages"][-1]["content"]) > 50
         if self.flags.max_prefill_tokens == 2 or (self.flags.max_prefill_tokens == 1 and half):
             return web.json_response({"object": "error", "message": "the template refuses it"}, status=400)

@@ -177,10 +177,10 @@ def test_a_difference_of_a_fifth_is_found_all_the_same() -> None:
 
 
 def test_a_calm_measurement_is_not_taken_for_surer_than_most() -> None:
-    found = no_surer_than_most(
-        {"a": [Measured(100, 0.1, 60)], "b": [Measured(200, 4, 60)], "c": [Measured(50, 2, 240)]}
-    )
+    found = no_surer_than_most({"a": [Measured(100, 1, 60)], "b": [Measured(200, 4, 60)], "c": [Measured(50, 2, 240)]})
     assert [one.error for many in found.values() for one in many] == pytest.approx([2.0, 4.0, 2.0])
+    noisy_ones = {name: [Measured(100, 50, 60)] for name in "bcd"}  # that hang, say
+    assert no_surer_than_most({"a": [Measured(100, 0.5, 60)], **noisy_ones})["a"][0].error == pytest.approx(1.5)
 
 
 # --- servers of unequal speed ---

@@ -170,6 +170,10 @@ def test_candidates_that_hang_or_fail_prompts_can_not_win_and_harm_nothing(tmp_p
         assert told(project)["winner"]["name"] == "as_is"
         assert {row["standing"] for name, row in rows.items() if name != "as_is"} == {"failed"}
         assert "prompts failed (" in rows["refuses_half"]["reason"], rows["refuses_half"]
+        assert rows["refuses_all"]["reason"].endswith(
+            f" prompts failed (refused {rows['refuses_all']['failed']['refused']})"
+        )
+        assert rows["hangs"]["reason"].startswith("server 0 was ended: no token in 3 s")
         project.no_process_left()
         project.config["servers"]["tuned"] = True
         after = project.run("completions")

@@ -9,8 +9,8 @@ Two candidates are apart where their speeds differ by so many standard errors of
 none would be called slower in 95 of 100 races. Any may turn out the fastest, and each round is another chance to err:
 that is Bonferroni's bound over all pairs and rounds, 2.4 errors of two candidates in three rounds, 3.3 of six.
 
-Ten parts of one measurement tell little of their own error, and a few calm ones make it far too small. So no
-measurement is taken for surer than the middle one of all, in the same time.
+Ten parts of one measurement tell little of their own error: by chance they are far too calm now and then. So an error
+is taken for as large as the middle one of all, in the same time, but for three times its own at most.
 """
 
 import itertools
@@ -27,6 +27,7 @@ DOUBT = 0.05  # the share of races in which one is called slower, and all are al
 HOPELESS = 1.0  # standard errors more, for a candidate that is not measured to its end
 WORTH = 0.02  # a smaller difference is not worth another round
 BLOCKS = 10  # of one measurement
+CALM = 3.0  # times as large as it looks, an error of ten parts is once in a thousand cases
 TINY = 1e-12  # the square of an error, at least
 
 Standing = Literal["best", "tie", "slower"]
@@ -131,11 +132,14 @@ def apart(candidates: int, rounds: int) -> float:
 
 
 def no_surer_than_most(found: Mapping[str, Sequence[Measured]]) -> dict[str, list[Measured]]:
-    """The measurements, none with a smaller error than the middle one has of all, as a share and in the same time."""
+    """The measurements, those with a smaller error than the middle one of all (a share, in the same time) with its."""
     noise = [one.error**2 * one.seconds / one.rate**2 for many in found.values() for one in many if one.rate > 0]
     middle = statistics.median(noise) if noise else 0.0
     return {
-        name: [replace(one, error=max(one.error, one.rate * math.sqrt(middle / one.seconds))) for one in many]
+        name: [
+            replace(one, error=max(one.error, min(CALM * one.error, one.rate * math.sqrt(middle / one.seconds))))
+            for one in many
+        ]
         for name, many in found.items()
     }
 

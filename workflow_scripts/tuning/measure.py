@@ -79,7 +79,7 @@ async def look(session: aiohttp.ClientSession, endpoint: Endpoint) -> Look | Non
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one candidate did on one server. Seconds are of steady work, where `measured` is None there was none.
+    """What one candidate did on one server. Seconds are of steady work; where `measured` is None there was none.
 
     `answers` (the tokens of each that ended), `tokens`, `classes` (of turns) and `failed` are of the steady part;
     `client` is the share of a processor that this process took meanwhile.
@@ -176,8 +176,8 @@ class Load:
                 await asyncio.sleep(pause)
 
     def _outcome(self, began: float) -> Outcome:
-        watch, now, before = self._watch, self._counted, self._before_steady
-        steady = watch.steady
+        watch, now, steady = self._watch, self._counted, self._watch.steady
+        before = self._before_steady if steady else _Counted()
         seconds = steady[-1].at - steady[0].at if steady else 0.0
         return Outcome(
             measured=watch.speed(),
@@ -229,7 +229,7 @@ def client_of(
     ended: list[str] = []  # why the watchdog ended it
 
     async def reconnect(dead: Endpoint) -> Endpoint:
-        raise Died("\n  ".join([*ended, why_dead(dead)]))
+        raise Died(f"{dead.name} was ended: {ended[-1]}" if ended else why_dead(dead))
 
     async def end(hung: Endpoint, reason: str) -> None:
         ended.append(reason)

@@ -185,8 +185,7 @@ class Tuning:
         expected = whole * before / of
         if failed - expected <= FAILING * math.sqrt(max(1.0, expected * (1 + whole / of))):
             return None
-        classes = ", ".join(f"{kind} {count}" for kind, count in outcome.failed.items())
-        return f"{failed} of {whole} prompts failed ({classes}), and {before} of {of} with {AS_IS}"
+        return f"{failed} of {whole} prompts failed ({_classes(outcome)}), and {before} of {of} with {AS_IS}"
 
     def _hear(self, row: Row, endpoint: Endpoint, said: Answers) -> None:
         """Take greedy answers, and compare whom they let compare."""
@@ -228,8 +227,14 @@ def _in_short(outcome: Outcome) -> str:
 
 
 def _why_not_measured(sample: int, outcome: Outcome) -> str:
-    failed = f" ({sum(outcome.failed.values())} failed)" if outcome.failed else ""
+    failed, ended = outcome.failed_of
+    if 2 * failed > ended:
+        return f"{failed:,} of {ended:,} prompts failed ({_classes(outcome)})"
     return (
-        f"the sample of {sample:,} prompts was answered before the work was steady{failed}: "
+        f"the sample of {sample:,} prompts was used up before the work was steady ({failed:,} failed): "
         f"raise tune.prompts if the run has more, or lower max-running-requests"
     )
+
+
+def _classes(outcome: Outcome) -> str:
+    return ", ".join(f"{kind} {count}" for kind, count in sorted(outcome.failed.items()))
