@@ -24,7 +24,7 @@ from workflow_scripts.publishing.batches import batch_chunks, batch_names
 from workflow_scripts.reporting.table import estimate_table, stand_ins, table
 from workflow_scripts.run import Run
 from workflow_scripts.tuning import winner
-from workflow_scripts.tuning.candidates import laid_over
+from workflow_scripts.tuning.candidates import laid_over, name_of
 
 ANSWERING = {"chunk", "redriven"}
 
@@ -247,7 +247,10 @@ def announce(plan: Plan, note: str | None, targets: list[str], *, dry_run: bool)
     """
     print(f"run {plan.run.name} in {plan.run.folder}", file=sys.stderr)
     if plan.tuned is not None:
-        print(f"tuned: the flags of {plan.tuned} ({winner.path(plan.run)})", file=sys.stderr)
+        found = winner.found(plan.run)
+        flags = name_of(found.args) if found is not None and found.args else "none"
+        where = f"{winner.path(plan.run)}; servers.tuned: false goes without"
+        print(f"tuned: the flags of {plan.tuned} ({where}): {flags}", file=sys.stderr)
     if not dry_run:
         if any(target.startswith(("--delete-all", "--delete-temp")) for target in targets):
             results_lock.take(plan.run.results, plan.run.name)  # not under a run that lives

@@ -27,7 +27,7 @@ from workflow_scripts.serving import launch, model_facts
 from workflow_scripts.serving.flags import SPEED_FLAGS
 from workflow_scripts.serving.known_flags import Known, mistakes
 from workflow_scripts.tuning import candidates, winner
-from workflow_scripts.tuning.answers import Probe, Token, compare, likeness, read
+from workflow_scripts.tuning.answers import Compared, Probe, Token, compare, likeness, read
 from workflow_scripts.tuning.candidates import Candidate, laid_over, name_of, together
 from workflow_scripts.tuning.decide import Measured, Race
 from workflow_scripts.tuning.measure import Outcome, read_metrics
@@ -233,9 +233,18 @@ def test_answers_are_counted_and_how_far_log_probabilities_moved() -> None:
     first = {"p": said("abc"), "q": said("abc"), "r": said("x")}
     later = {"p": said("abc", -0.3), "q": said("abd", -0.1)}
     found = compare(first, [first, later])
-    assert found.likeness == Counter(same=4, different=1) and found.differs
+    assert found.likeness == Counter(same=4, different=1) and found.differing == 0.2
     assert found.moved == pytest.approx(3 * 0.2 / (7 + 3 + 2))
-    assert compare({}, [first]).moved is None and not compare({}, [first]).differs
+    assert compare({}, [first]).moved is None and compare({}, [first]).differing == 0.0
+
+
+@pytest.mark.parametrize(("own", "different", "more"), [(0, 0, False), (0, 1, True), (4, 8, False), (4, 9, True)])
+def test_an_answer_too_many_is_one_beyond_twice_what_the_first_differs_from_itself(
+    own: int, different: int, more: bool
+) -> None:
+    mine, others = (Compared(Counter(same=16 - count, different=count), None) for count in (own, different))
+    assert others.differs_more_than(mine) == more
+    assert not others.differs_more_than(others)
 
 
 def test_a_probe_asks_greedily_for_one_turn_with_log_probabilities() -> None:
@@ -368,6 +377,12 @@ def test_servers_of_unequal_speed_are_told_and_share_the_whole_run() -> None:
     assert told["candidates"][0]["whole_run"]["gpu_hours"] == pytest.approx(300 / 2.7, abs=0.01)
     text = "\n".join(table(told))
     assert "which tokens/s is of: server 1 70%" in text and "server 3 could not be used: server 3 did not start" in text
+
+
+def test_answers_that_part_anyhow_are_noted() -> None:
+    own = Compared(Counter(same=15, different=1), 0.1)
+    told = report(config(), Row(Candidate("as_is"), [("server 0", 1, outcome(9.0))], compared=own))
+    assert any(line.startswith("  note: as_is answers otherwise from time to time itself (1 ") for line in table(told))
 
 
 def test_prompts_that_failed_are_noted() -> None:

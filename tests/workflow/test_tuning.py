@@ -70,6 +70,7 @@ def test_the_fastest_that_answers_alike_is_found_and_used_in_the_midst_of_a_run(
         assert after.code == 0, after.output
         assert project.made.folder == folder and project.made.sidecar("00000").read_bytes() == made
         assert "Chunk 00000" not in after.jobs and after.lines("tuned: the flags of fast ")
+        assert "goes without): schedule-conservativeness 2.0" in after.output
         assert "--schedule-conservativeness 2.0" in after.output
     finally:
         project.end_processes()

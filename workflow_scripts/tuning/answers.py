@@ -22,6 +22,7 @@ TOKENS = 64
 ALTERNATIVES = 5  # next-likely tokens that are asked for
 # Of natural logarithms. Logits in bfloat16 of 16 to 32 are 0.125 apart; two of them, each off by one or two steps.
 NEAR_TIE = 0.5
+OWN = 2.0  # times the share of the first candidate's answers that differ from its own
 
 Likeness = Literal["same", "near_tie", "different"]
 
@@ -91,8 +92,13 @@ class Compared(NamedTuple):
     moved: float | None
 
     @property
-    def differs(self) -> bool:
-        return self.likeness["different"] > 0
+    def differing(self) -> float:
+        """The share of answers that differ by more than a near-tie."""
+        return self.likeness["different"] / max(1, self.likeness.total())
+
+    def differs_more_than(self, own: "Compared") -> bool:
+        """Whether beyond what the first candidate differs from itself: some models' own answers part anyhow."""
+        return self.differing > OWN * own.differing
 
 
 def compare(first: Mapping[str, list[Token]], others: Iterable[Mapping[str, list[Token]]]) -> Compared:

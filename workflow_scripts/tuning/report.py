@@ -263,6 +263,9 @@ def notes(told: dict[str, Any]) -> list[str]:
     early = [name for name, one in measurements if not one["settled"]]
     if early:
         found.append(f"{', '.join(dict.fromkeys(early))}: the work had not settled; raise tune.seconds or tune.prompts")
+    parted = [row["answers"]["different"] for row in told["candidates"] if row["name"] == AS_IS and row["answers"]]
+    if any(parted):
+        found.append(f"{AS_IS} answers otherwise from time to time itself ({parted[0]} answers): others may, too")
     failing = [f"{row['name']} ({sum(row['failed'].values())})" for row in told["candidates"] if row["failed"]]
     if failing:
         found.append(f"prompts failed: {', '.join(failing)}")

@@ -106,6 +106,7 @@ class Tuning:
                 self._unusable[f"server {lease.server}"] = reason
                 say(f"tune: server {lease.server} is not used, it can't do what others can: {reason}")
         self._leases = [lease for lease, reason in zip(self._leases, reasons, strict=True) if reason is None]
+        self._race.slots = len(self._leases)
         by_server = {name: outcome.measured for name, _, outcome in row.outcomes if outcome.measured is not None}
         found = {lease.server: by_server[f"server {lease.server}"] for lease in self._leases}
         self._paces = paces(found)
@@ -197,9 +198,12 @@ class Tuning:
             return
         for other, said_by_it in self._said.items():
             compared = self._rows[other]
-            compared.compared = answers.compare(self._said[first][0], said_by_it)
+            again = said_by_it[1:] if other == first else said_by_it
+            compared.compared = answers.compare(self._said[first][0], again)
+            if other == first:
+                continue  # what it differs by from itself is no reason
             otherwise = fingerprint.differing(self._content[first], self._content[other])
-            if compared.compared.differs:
+            if compared.compared.differs_more_than(self._rows[first].compared or compared.compared):
                 count, whole = compared.compared.likeness["different"], compared.compared.likeness.total()
                 otherwise = "\n".join([*otherwise.splitlines(), f"{count} of {whole} greedy answers are not {first}'s"])
             if otherwise and compared.otherwise is None:
