@@ -247,8 +247,8 @@ def announce(plan: Plan, note: str | None, targets: list[str], *, dry_run: bool)
     """
     print(f"run {plan.run.name} in {plan.run.folder}", file=sys.stderr)
     if plan.tuned is not None:
-        found = winner.found(plan.run)
-        flags = name_of(found.args) if found is not None and found.args else "none"
+        best = winner.found(plan.run)
+        flags = name_of(best.args) if best is not None and best.args else "none"
         where = f"{winner.path(plan.run)}; servers.tuned: false goes without"
         print(f"tuned: the flags of {plan.tuned} ({where}): {flags}", file=sys.stderr)
     if not dry_run:

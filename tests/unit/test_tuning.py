@@ -27,7 +27,7 @@ from workflow_scripts.serving import launch, model_facts
 from workflow_scripts.serving.flags import SPEED_FLAGS
 from workflow_scripts.serving.known_flags import Known, mistakes
 from workflow_scripts.tuning import candidates, winner
-from workflow_scripts.tuning.answers import Compared, Probe, Token, compare, likeness, read
+from workflow_scripts.tuning.answers import Compared, Likeness, Probe, Token, compare, likeness, read
 from workflow_scripts.tuning.candidates import Candidate, laid_over, name_of, together
 from workflow_scripts.tuning.decide import Measured, Race
 from workflow_scripts.tuning.measure import Outcome, read_metrics
@@ -242,7 +242,7 @@ def test_answers_are_counted_and_how_far_log_probabilities_moved() -> None:
 def test_an_answer_too_many_is_one_beyond_twice_what_the_first_differs_from_itself(
     own: int, different: int, more: bool
 ) -> None:
-    mine, others = (Compared(Counter(same=16 - count, different=count), None) for count in (own, different))
+    mine, others = (Compared(Counter[Likeness](same=16 - count, different=count), None) for count in (own, different))
     assert others.differs_more_than(mine) == more
     assert not others.differs_more_than(others)
 
@@ -380,7 +380,7 @@ def test_servers_of_unequal_speed_are_told_and_share_the_whole_run() -> None:
 
 
 def test_answers_that_part_anyhow_are_noted() -> None:
-    own = Compared(Counter(same=15, different=1), 0.1)
+    own = Compared(Counter[Likeness](same=15, different=1), 0.1)
     told = report(config(), Row(Candidate("as_is"), [("server 0", 1, outcome(9.0))], compared=own))
     assert any(line.startswith("  note: as_is answers otherwise from time to time itself (1 ") for line in table(told))
 
