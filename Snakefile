@@ -12,6 +12,7 @@ The path scheme. RUN is the config's name and a hash of everything that decides 
     results/RUN/published/HASH/         receipts of what is in the store
     results/RUN/summary.json            the account; report.html: the same and more, for people
     results/RUN/doctor.json             what the doctor found; no rule's input
+    results/RUN/tuning.json             the servers' flags, measured; no rule's input either
 """
 
 import sys
@@ -29,7 +30,7 @@ try:
     PLAN = start.open_plan(
         config, workflow.config_settings.configfiles, workflow.basedir
     )
-    PLAN = PLAN.with_redrive("redrive" in sys.argv)
+    PLAN = PLAN.with_redrive("redrive" in sys.argv).with_tuned("tune" in sys.argv)
     LEASES, NOTE = lease_count(PLAN.config, workflow.cores)
     start.announce(PLAN, NOTE, sys.argv[1:], dry_run=workflow.output_settings.dryrun)
 except PlainError as error:
@@ -79,6 +80,7 @@ wildcard_constraints:
 include: "rules/setup.smk"
 include: "rules/sources.smk"
 include: "rules/prompts.smk"
+include: "rules/tuning.smk"
 include: "rules/completions.smk"
 include: "rules/training.smk"
 include: "rules/publishing.smk"

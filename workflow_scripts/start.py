@@ -23,6 +23,10 @@ from workflow_scripts.prompts import inputs, locking
 from workflow_scripts.publishing.batches import batch_chunks, batch_names
 from workflow_scripts.reporting.table import estimate_table, stand_ins, table
 from workflow_scripts.run import Run
+from workflow_scripts.tuning import winner
+from workflow_scripts.tuning.candidates import laid_over, name_of
+
+ANSWERING = {"chunk", "redriven"}
 
 HOW_TO_GO_ON = (
     "Not finished. What is done is safe: the same line again goes on from here, "
@@ -40,6 +44,7 @@ class Plan:
     sources: dict[str, dict[str, Any]]  # as in lock.json: {NAME: {"shard": "sources/NAME-HASH", "files": [...]}}
     inputs: dict[str, list[inputs.Input]]  # what prompts are drawn against; S3 prefixes by their names alone
     redrive: str | None = None  # the one that is asked for
+    tuned: str | None = None  # the candidate whose flags are laid over servers.args
 
     @property
     def batches(self) -> dict[str, list[str]]:
@@ -103,6 +108,22 @@ class Plan:
         if not standing_failures(self.run, self.run.redrives()):
             raise PlainError("no prompt has failed: there is nothing to ask again")
         return replace(self, redrive=f"r{len(self.run.redrives()) + 1}")
+
+    def with_tuned(self, tunes: bool) -> "Plan":
+        """The plan with the flags that tuning found, where servers.tuned wants them; without, if it `tunes` anew."""
+        servers = self.config.servers
+        if tunes and not self.generates:
+            raise PlainError("training.answers is recorded: no server is asked anything, and none can be tuned")
+        if tunes and servers.urls:
+            raise PlainError(
+                "servers.urls names servers that run already, whose flags were set where they were started: there is "
+                "nothing to tune here. Leave `urls` out to have servers launched, and tuned, on this machine"
+            )
+        found = winner.found(self.run) if servers.tuned and not tunes else None
+        if found is None:
+            return self
+        config = laid_over(self.config, found)
+        return replace(self, config=config, run=Run(self.run.folder, config), tuned=found.name)
 
     def lost_shards(self) -> list[str]:
         """Training shards that their index names and that are gone: named as a target, they are exported again."""
@@ -225,6 +246,11 @@ def announce(plan: Plan, note: str | None, targets: list[str], *, dry_run: bool)
     Here, since a start that finds nothing to do never gets to `begin`, processes that outlived an earlier run end.
     """
     print(f"run {plan.run.name} in {plan.run.folder}", file=sys.stderr)
+    if plan.tuned is not None:
+        best = winner.found(plan.run)
+        flags = name_of(best.args) if best is not None and best.args else "none"
+        where = f"{winner.path(plan.run)}; servers.tuned: false goes without"
+        print(f"tuned: the flags of {plan.tuned} ({where}): {flags}", file=sys.stderr)
     if not dry_run:
         if any(target.startswith(("--delete-all", "--delete-temp")) for target in targets):
             results_lock.take(plan.run.results, plan.run.name)  # not under a run that lives
@@ -320,6 +346,10 @@ def begin(plan: Plan, rules: set[str], *, keep_incomplete: bool) -> None:
     if "summary" in rules and not plan.generates:
         raise PlainError("training.answers is recorded: no prompt is asked, and the account and report are of answers")
     run = plan.run
+    if rules & ANSWERING:
+        if "tune" in rules:
+            raise PlainError("tuning has the servers to itself: say `tune` alone, then the rest")
+        winner.require(run)
     # Without `use`: the jobs go by what the catalogue said at this start.
     values = plan.config.model_dump(exclude_unset=True, exclude={"sources": {"__all__": {"use"}}})
     text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)

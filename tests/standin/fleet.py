@@ -45,7 +45,8 @@ class Batch(Generic[Item]):
     step: float
     now: float = 0.0
     busy: float = 0.0  # seat-seconds so far
-    tokens: int = 0
+    tokens: int = 0  # of requests that ended
+    made: float = 0.0  # tokens, of all
     history: list[tuple[float, float, int]] = field(default_factory=list)  # at each change: time, busy, running
     _steps: float = 0.0  # done so far
     _running: list[tuple[float, int, int, Item]] = field(default_factory=list)  # (last step, order, tokens, item)
@@ -96,7 +97,9 @@ class Batch(Generic[Item]):
     def _pass(self, now: float) -> None:
         passed = max(0.0, now - self.now)
         self.busy += passed * self.running
-        self._steps += passed / self.seconds_per_step()
+        steps = passed / self.seconds_per_step()
+        self._steps += steps
+        self.made += steps * self.running
         self.now += passed
 
     def _seat(self) -> None:

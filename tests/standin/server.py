@@ -22,6 +22,7 @@ token. Faults are switched on by STANDIN_FAULTS, a JSON object, at the start, an
     slow_on         {word: seconds that a reply takes to prompts that hold it}
     say, said_on    a text that is said instead, to prompts that hold the word
 
+Where `logprobs` are asked, all its tokens are much likelier than others.
 STANDIN_FAULTS_K stands in for STANDIN_FAULTS where the server's folder is named K.
 STANDIN_LOG names a file that gets a JSON line for each request asked and answered, over all starts of all servers.
 Like SGLang it has a scheduler, a child process, and goes down when that dies; the scheduler alone would outlive it.
@@ -238,7 +239,8 @@ class Standin:
         misquoted = any(word in text for word in self.faults.get("misquote_on", []))
         if calls and finish == "stop":
             finish = "tool_calls"
-        return completion(body["model"], rid, prompt_ids, response_ids, finish, calls, "?" if misquoted else "")
+        told = [likeliest(token) for token in response_ids] if body.get("logprobs") else None
+        return completion(body["model"], rid, prompt_ids, response_ids, finish, calls, "?" if misquoted else "", told)
 
 
 # What may stand where a reply should.
@@ -259,6 +261,7 @@ def completion(
     finish: str,
     calls: list[dict[str, Any]] | None = None,
     misquote: str = "",
+    logprobs: list[dict[str, Any]] | None = None,
 ) -> web.Response:
     """The reply of /v1/chat/completions with `return_token_ids`; with calls, the text is theirs."""
     said = "" if calls else bytes(token - 3 for token in response_ids if 3 <= token < 259).decode(errors="replace")
@@ -287,6 +290,7 @@ def completion(
                         "tool_calls": read or None,
                     },
                     "finish_reason": finish,
+                    "logprobs": None if logprobs is None else {"content": logprobs},
                     "prompt_token_ids": prompt_ids,
                     "response_token_ids": response_ids,
                 }
@@ -294,6 +298,21 @@ def completion(
             "usage": {"prompt_tokens": len(prompt_ids), "completion_tokens": len(response_ids)},
         }
     )
+
+
+def likeliest(token: int, others: dict[bytes, float] | None = None, logprob: float = -0.1) -> dict[str, Any]:
+    """A token as `logprobs` tells of it, with the log-probabilities of others by their bytes."""
+    text = bytes([token - 3]) if token >= 3 else b"<end>"
+    tops = {text: logprob, **(others if others is not None else {b"\0": -5.0})}
+    return {
+        "token": text.decode(errors="replace"),
+        "bytes": list(text),
+        "logprob": logprob,
+        "top_logprobs": [
+            {"token": other.decode(errors="replace"), "bytes": list(other), "logprob": value}
+            for other, value in tops.items()
+        ],
+    }
 
 
 def start_scheduler() -> int:

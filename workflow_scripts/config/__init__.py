@@ -5,6 +5,7 @@ sources      datasets, and how rows are read
 prompts      the mix and its chunks
 generation   model, sampling, servers
 limits       patience and alarms of the engine
+tuning       flags of the servers that are tried
 outputs      publishing, training
 mistakes     what is wrong with a config, in words
 """
@@ -23,6 +24,7 @@ from workflow_scripts.config.limits import Limits
 from workflow_scripts.config.outputs import Publish, Training
 from workflow_scripts.config.prompts import MOST_CHUNKS, Chunks, Decontaminate, Dedupe, Prompts
 from workflow_scripts.config.sources import Columns, Reading, Shape, Source
+from workflow_scripts.config.tuning import Tune
 from workflow_scripts.errors import PlainError
 from workflow_scripts.sources import catalogue
 
@@ -44,6 +46,7 @@ __all__ = [
     "Shape",
     "Source",
     "Training",
+    "Tune",
     "load_yaml",
     "parse",
     "schema",
@@ -64,6 +67,7 @@ class Config(Section):
     sampling: Sampling = Field(default_factory=Sampling)
     servers: Servers = Field(default_factory=Servers)
     limits: Limits = Field(default_factory=Limits)
+    tune: Tune = Field(default_factory=Tune)
     publish: Publish = Field(default_factory=Publish)
     training: Training = Field(default_factory=Training)
 

@@ -3,7 +3,16 @@
 import re
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import Discriminator, Field, FiniteFloat, Tag, field_validator, model_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    Discriminator,
+    Field,
+    FiniteFloat,
+    Tag,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from workflow_scripts.config.fields import Count, HomePath, Name, Section, Seed, plain_url
 
@@ -174,6 +183,23 @@ def _unquoted(value: Arg) -> Arg:
     return value
 
 
+def _no_secrets(args: dict[str, Arg]) -> dict[str, Arg]:
+    for name in args:
+        if name.startswith("-") or "_" in name:
+            raise ValueError(f"write the flag {name!r} as {name.lstrip('-').replace('_', '-')!r}")
+        if any(word in name.split("-") for word in SECRET_WORDS) and not NOT_SECRET.search(name):
+            raise ValueError(f"{name!r} looks like a secret; secrets come from the environment only")
+    return args
+
+
+def _numbers(args: dict[str, Arg]) -> dict[str, Arg]:
+    """A quoted number is one, if SGLang is told the same by it: not 007."""
+    return {name: _unquoted(value) for name, value in args.items()}
+
+
+Args = Annotated[dict[str, Arg], AfterValidator(_no_secrets), AfterValidator(_numbers)]
+
+
 class Servers(Section):
     """The model servers: launched here, one per GPU, or running already at `urls`."""
 
@@ -189,25 +215,16 @@ class Servers(Section):
     urls: list[str] = Field(default_factory=list, description="servers that run already; nothing is launched then")
     start_timeout: Annotated[int, Field(ge=1)] = Field(1800, description="seconds until a server must answer")
     drain: Annotated[int, Field(ge=0)] = Field(60, description="seconds that Ctrl-C waits for answers in flight")
-    args: dict[str, Arg] = Field(default_factory=dict, description="SGLang's flags, without the leading --")
-
-    @field_validator("args")
-    @classmethod
-    def _no_secrets(cls, args: dict[str, Arg]) -> dict[str, Arg]:
-        for name in args:
-            if name.startswith("-") or "_" in name:
-                raise ValueError(f"write the flag {name!r} as {name.lstrip('-').replace('_', '-')!r}")
-            if any(word in name.split("-") for word in SECRET_WORDS) and not NOT_SECRET.search(name):
-                raise ValueError(f"{name!r} looks like a secret; secrets come from the environment only")
-        return args
-
-    @field_validator("args")
-    @classmethod
-    def _numbers(cls, args: dict[str, Arg]) -> dict[str, Arg]:
-        """A quoted number is one, if SGLang is told the same by it: not 007."""
-        return {name: _unquoted(value) for name, value in args.items()}
+    args: Args = Field(default_factory=dict, description="SGLang's flags, without the leading --")
+    tuned: Flag = Field(False, description="lay the flags that `snakemake tune` found over args")
 
     @field_validator("urls")
     @classmethod
     def _plain_urls(cls, urls: list[str]) -> list[str]:
         return [plain_url(url) for url in urls]
+
+    @model_validator(mode="after")
+    def _tunable(self) -> "Servers":
+        if self.tuned and self.urls:
+            raise ValueError("`tuned` is for servers that are launched here, and `urls` names others; leave one out")
+        return self

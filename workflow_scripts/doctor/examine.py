@@ -10,7 +10,7 @@ from workflow_scripts.machine import Machine, look
 from workflow_scripts.publishing import restore
 from workflow_scripts.run import Run
 
-GENERATING = frozenset({"chunk", "redriven", "environment", "model"})
+GENERATING = frozenset({"chunk", "redriven", "environment", "model", "tune"})
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ class Cause:
 OF_USERS = "leave servers.python out, and the pinned environment is built, with a toolkit of one version in it"
 OF_OURS = "remove the environment's folder, and run the same line again"
 
+OUT_OF_MEMORY = r"OutOfMemoryError|CUDA out of memory|Not enough (GPU )?memory"
+
 CAUSES = (
     Cause(
         r"CUDA compiler and CUDA toolkit headers are incompatible|unsupported toolkit version",
@@ -98,7 +100,7 @@ CAUSES = (
         "use a newer system or container (Ubuntu 22.04, RHEL 9)",
     ),
     Cause(
-        r"OutOfMemoryError|CUDA out of memory|Not enough (GPU )?memory",
+        OUT_OF_MEMORY,
         "the GPU's memory does not hold the model and its caches",
         "free the GPU (nvidia-smi tells who holds it), lower servers.args.mem-fraction-static or "
         "max-running-requests, or give a server more GPUs (servers.gpus_per_server)",
@@ -123,3 +125,8 @@ def told(what: str, output: str, toolkit: Toolkit | None) -> str:
     lines = [line for line in output.splitlines() if line.strip()][-TAIL:]
     causes = [f"Known cause: {cause}" for cause in named(output, toolkit)]
     return "\n".join([f"{what}:", *(f"  {line}" for line in lines), *causes])
+
+
+def is_out_of_memory(output: str) -> bool:
+    """Whether a GPU's memory was at fault."""
+    return re.search(OUT_OF_MEMORY, output) is not None

@@ -74,30 +74,55 @@ def connect(run: Run, number: int) -> Endpoint:
             launch.tags(tokenizer, TAGS),
         )
     else:
-        folder = run.server(number)
-        state = _start(run, number)
-        url, key = state.facts["url"], (folder / "key").read_text()
-        granted = launch.granted(url, key)
-        endpoint = Endpoint(
-            f"server {number}",
-            url,
-            key,
-            granted,
-            state.facts["model"],
-            state.facts["vocabulary"],
-            Path(state.facts["tokenizer"]) if state.facts["tokenizer"] else None,
-            state.facts["tags"],
-            folder,
-            state.started,
-            state.supervisor,
-        )
-    asked = config.servers.args.get("context-length")
+        endpoint = _launched(run, number, _start(run, number))
+    _check_context(run, endpoint)
+    return endpoint
+
+
+def start_once(run: Run, number: int) -> Endpoint:
+    """The endpoint of server `number`, started anew, whatever ran as it before, and once; nothing is noted of it.
+
+    PlainError, with the log's reason, if it does not come up or grants too short a context.
+    """
+    folder = run.server(number)
+    supervisor.stop(folder)
+    before = supervisor.read_state(folder)
+    try:
+        state = supervisor.ensure(folder, lambda: _service(run, number))
+    except PlainError as error:
+        if supervisor.read_state(folder) == before:
+            raise  # nothing was started
+        raise PlainError("\n".join([str(error), *_known_causes(folder)])) from error
+    endpoint = _launched(run, number, state)
+    _check_context(run, endpoint)
+    return endpoint
+
+
+def _launched(run: Run, number: int, state: supervisor.State) -> Endpoint:
+    folder = run.server(number)
+    url, key = state.facts["url"], (folder / "key").read_text()
+    return Endpoint(
+        f"server {number}",
+        url,
+        key,
+        launch.granted(url, key),
+        state.facts["model"],
+        state.facts["vocabulary"],
+        Path(state.facts["tokenizer"]) if state.facts["tokenizer"] else None,
+        state.facts["tags"],
+        folder,
+        state.started,
+        state.supervisor,
+    )
+
+
+def _check_context(run: Run, endpoint: Endpoint) -> None:
+    asked = run.config.servers.args.get("context-length")
     if isinstance(asked, int) and endpoint.granted.context_length < asked:
         raise PlainError(
             f"{endpoint.name} granted a context of {endpoint.granted.context_length} tokens, "
             f"servers.args.context-length asks for {asked}"
         )
-    return endpoint
 
 
 def _start(run: Run, number: int) -> supervisor.State:
