@@ -17,7 +17,7 @@ def rows(project: Project) -> dict[str, Any]:
     return {row["name"]: row for row in told(project)["candidates"]}
 
 
-@pytest.mark.timeout(2400)
+@pytest.mark.timeout(3000)
 def test_the_real_servers_flags_are_measured_and_used_in_the_same_run(tiny_qwen3: Path, tmp_path: Path) -> None:
     project = real(tmp_path, str(tiny_qwen3), "tuning")
     asked = ("what is {} times 7", "compute the sum of {} and 9, and say how you came to it, step by step, please")
@@ -39,7 +39,7 @@ def test_the_real_servers_flags_are_measured_and_used_in_the_same_run(tiny_qwen3
         ],
     }
     try:
-        result = project.start("tune").wait(SECONDS)
+        result = project.start("tune").wait(2400)
         assert result.code == 0, result.output
         found = rows(project)
         assert list(found) == ["as_is", "alone", "many", "no_such_kernels"]
