@@ -22,12 +22,12 @@ from snakemake.utils import min_version
 min_version("9.27.1")
 sys.path.insert(0, workflow.basedir)
 
-from workflow_scripts import start
+from workflow_scripts import planning, start
 from workflow_scripts.errors import PlainError
 from workflow_scripts.serving.capacity import lease_count
 
 try:
-    PLAN = start.open_plan(
+    PLAN = planning.open_plan(
         config, workflow.config_settings.configfiles, workflow.basedir
     )
     PLAN = PLAN.with_redrive("redrive" in sys.argv).with_tuned("tune" in sys.argv)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from workflow_scripts import config, start
+from workflow_scripts import config, planning, start
 from workflow_scripts.errors import PlainError
 from workflow_scripts.identity import ContentHashes, model_identity
 from workflow_scripts.prompts.tokenizer import lock_tokenizer
@@ -35,7 +35,7 @@ def values(**changes: Any) -> dict[str, Any]:
 
 
 def run_name(**changes: Any) -> str:
-    return start.plan(values(**changes), "c").run.name
+    return planning.plan(values(**changes), "c").run.name
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,10 @@ def test_the_order_of_what_stands_in_counts_and_is_told(project: Path) -> None:
             "sources.a.substitutes",
         ),
     ):
-        one, other = (start.plan(values(**each), "c") for each in (changes, turned))
+        one, other = (planning.plan(values(**each), "c") for each in (changes, turned))
         assert one.run.name != other.run.name
         assert start.differing_keys(one.identity, other.identity) == [f"the order of {told}"]
-        assert start.differing_keys(one.identity, start.plan(values(), "c").identity)
+        assert start.differing_keys(one.identity, planning.plan(values(), "c").identity)
 
 
 def test_a_chat_template_counts_by_its_content(project: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_chat_template_counts_by_its_content(project: Path) -> None:
     ],
 )
 def test_two_spellings_of_one_thing_are_one_run(project: Path, one: dict[str, Any], other: dict[str, Any]) -> None:
-    plans = [start.plan(values(**changes), "c") for changes in (one, other)]
+    plans = [planning.plan(values(**changes), "c") for changes in (one, other)]
     assert plans[0].run.name == plans[1].run.name and plans[0].sources == plans[1].sources
 
 
@@ -123,18 +123,18 @@ def test_files_count_by_content_wherever_they_stand(project: Path) -> None:
     shutil.copytree(project, project / "moved", ignore=shutil.ignore_patterns("home", "moved"))
     moved = values()
     moved["sources"]["a"]["path"] = "moved/a.jsonl"
-    assert start.plan(moved, "c").run.name == before
+    assert planning.plan(moved, "c").run.name == before
     (project / "a.jsonl").write_text('{"prompt": "c"}\n')
     assert run_name() != before
 
 
 def test_a_shard_is_shared_by_runs_that_read_the_same_rows(project: Path) -> None:
-    first = start.plan(values(), "c").sources
+    first = planning.plan(values(), "c").sources
     taken = values(name="other")
     taken["sources"]["a"]["take"] = 1
-    assert start.plan(taken, "c").sources == first
+    assert planning.plan(taken, "c").sources == first
     taken["sources"]["a"]["columns"] = {"prompt": "text"}
-    assert start.plan(taken, "c").sources["a"]["shard"] != first["a"]["shard"]
+    assert planning.plan(taken, "c").sources["a"]["shard"] != first["a"]["shard"]
 
 
 def test_every_source_that_is_not_there_is_told(project: Path) -> None:
@@ -142,7 +142,7 @@ def test_every_source_that_is_not_there_is_told(project: Path) -> None:
     lost["sources"]["a"]["path"] = "none.jsonl"
     lost["sources"]["b"]["path"] = "x/*.parquet"
     with pytest.raises(PlainError) as caught:
-        start.plan(lost, "my.yaml")
+        planning.plan(lost, "my.yaml")
     lines = str(caught.value).splitlines()
     assert [line.split(": ")[:2] for line in lines] == [["my.yaml", "sources.a.path"], ["my.yaml", "sources.b.path"]]
 
@@ -173,10 +173,10 @@ def test_all_that_a_tokenizer_is_bound_by_is_in_run(project: Path) -> None:
     (folder / "sub" / "x.model").write_text("no part of it")
     recorded = lock_tokenizer(config.parse(settings, "c"))
     assert recorded is not None and len(recorded["files"]) == 4
-    before = start.plan(settings, "c").run.name
+    before = planning.plan(settings, "c").run.name
     for file in recorded["files"]:
         (folder / file["name"]).write_text("other")
-        after = start.plan(settings, "c").run.name
+        after = planning.plan(settings, "c").run.name
         assert after != before, file
         before = after
 
@@ -198,7 +198,7 @@ def test_a_chat_template_counts_by_content(project: Path) -> None:
 def test_a_model_that_is_no_folder_and_no_hub_id_is_told(project: Path, path: str) -> None:
     for model in ({"path": path}, {"path": "org/model", "tokenizer": path}):
         with pytest.raises(PlainError, match=rf"c: model\.{list(model)[-1]}: .*: no such folder, and no hub id"):
-            start.plan(values(model=model), "c")
+            planning.plan(values(model=model), "c")
 
 
 def test_of_large_weights_64_blocks_count_first_and_last_among_them(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from workflow_scripts import recovery, results_lock, start
+from workflow_scripts import planning, recovery, results_lock, start
 from workflow_scripts.errors import PlainError
 from workflow_scripts.identity import ContentHashes
 from workflow_scripts.prompts import inputs
@@ -41,9 +41,9 @@ def write(path: str, text: str = "x") -> None:
     Path(path).write_text(text)
 
 
-def plan(**prompts: Any) -> start.Plan:
+def plan(**prompts: Any) -> planning.Plan:
     values = {"name": "m", "sources": {"a": {"path": "a.jsonl"}}, "model": {"path": "o/m"}, "prompts": prompts}
-    return start.plan(values, "c")
+    return planning.plan(values, "c")
 
 
 # --- which files ---
@@ -174,9 +174,9 @@ def test_a_pattern_through_a_link_finds_the_run_too(project: Path, entry: str) -
     (project / "link").symlink_to("odd [1]")
     (project / "here").symlink_to(".")
     values = {"name": "m", "results": "link", "sources": {"a": {"path": "a.jsonl"}}, "model": {"path": "o/m"}}
-    start.plan(values | {"prompts": {"exclude": ["link/other-*"]}}, "c")
+    planning.plan(values | {"prompts": {"exclude": ["link/other-*"]}}, "c")
     with pytest.raises(PlainError, match="would find this run too" if "[" not in entry else "no such file"):
-        start.plan(values | {"prompts": {"exclude": [entry]}}, "c")
+        planning.plan(values | {"prompts": {"exclude": [entry]}}, "c")
 
 
 def test_benchmarks_are_files_of_five_kinds(project: Path) -> None:
@@ -274,11 +274,11 @@ def test_a_tokenizer_counts_by_content(project: Path) -> None:
     values = {"name": "m", "sources": {"a": {"path": "a.jsonl"}}, "model": {"path": "o/m"}}
 
     def name(tokenizer: str) -> str:
-        return start.plan({**values, "model": {"path": "o/m", "tokenizer": tokenizer}}, "c").run.name
+        return planning.plan({**values, "model": {"path": "o/m", "tokenizer": tokenizer}}, "c").run.name
 
     write("one/tokenizer.json", "1")
     write("two/tokenizer.json", "1")
-    assert name("one") == name("two") != start.plan(values, "c").run.name
+    assert name("one") == name("two") != planning.plan(values, "c").run.name
     write("two/tokenizer.json", "2")
     assert len({name("one"), name("two"), name("org/other"), name("none")}) == 4
     with pytest.raises(PlainError, match=r"c: model\.tokenizer: nowhere: no such folder"):

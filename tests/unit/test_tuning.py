@@ -16,7 +16,7 @@ from tests.standin.machines import machine
 from tests.unit.test_completions import prompt, reply
 from tests.unit.test_config import with_changes
 from workflow_scripts import config as configs
-from workflow_scripts import files, identity, start
+from workflow_scripts import files, identity, planning
 from workflow_scripts.completions.faults import Fault
 from workflow_scripts.completions.replies import Answerer
 from workflow_scripts.config import Config, Sampling
@@ -343,15 +343,20 @@ def test_tuning_is_no_part_of_the_runs_identity(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DRAFTMILL_HOME", str(tmp_path / "home"))
     (tmp_path / "a.jsonl").write_text("{}\n")
-    plain = start.plan(with_changes({}), "my.yaml")
+    plain = planning.plan(with_changes({}), "my.yaml")
     changes = {"servers.tuned": True, "tune.candidates": [{"args": {"page-size": 64}}], "tune.seconds": 5}
-    plan = start.plan(with_changes(changes), "my.yaml")
+    plan = planning.plan(with_changes(changes), "my.yaml")
     assert plan.run.name == plain.run.name
     assert plan.with_tuned(tunes=False) == plan  # as long as there is nothing to lay over
     files.write_json(winner.path(plan.run), {"run": plan.run.name, "winner": {"name": "x", "args": {"page-size": 64}}})
     tuned = plan.with_tuned(tunes=False)
     assert tuned.config.servers.args == {"page-size": 64} == tuned.run.config.servers.args
-    assert tuned.run.name == plan.run.name and tuned.tuned == "x" and plan.with_tuned(tunes=True) == plan
-    elsewhere = start.plan(with_changes({"servers.urls": ["http://127.0.0.1:9"]}), "my.yaml")
+    assert (
+        tuned.run.name == plan.run.name
+        and tuned.tuned is not None
+        and tuned.tuned.name == "x"
+        and plan.with_tuned(tunes=True) == plan
+    )
+    elsewhere = planning.plan(with_changes({"servers.urls": ["http://127.0.0.1:9"]}), "my.yaml")
     with pytest.raises(PlainError, match=r"there is nothing to tune here"):
         elsewhere.with_tuned(tunes=True)

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 PORTS = range(20_000, 32_768)
 # After a kill the server checks its volumes first: 10 s were seen.
 START_SECONDS = 120.0
-# A graceful stop waits 15 s for its own parts to turn away from each other; a kill loses nothing, and the next start takes
-# no longer.
+# A graceful stop waits 15 s for its own parts to turn away from each other; a kill loses nothing, and the next start
+# takes no longer.
 GRACE_SECONDS = 1.0
 # A bucket beside the user's, for one object that shows that the volumes can be read.
 READY_BUCKET, READY_SECONDS = "draftmill-ready", 60.0
